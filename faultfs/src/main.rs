@@ -1,0 +1,3 @@
+//! A FUSE file system for tests that drops unsynced bytes when told to.
+
+fn main() {}

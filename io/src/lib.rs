@@ -1,0 +1,1 @@
+//! Files: the segmented log, checkpoints, identity.

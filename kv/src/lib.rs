@@ -1,0 +1,1 @@
+//! The ordered key-value service: Redis commands on Masstree, deterministic and undoable.

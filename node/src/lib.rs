@@ -1,0 +1,1 @@
+//! Runs one replica: event loop, threads, clock.

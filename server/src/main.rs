@@ -1,0 +1,3 @@
+//! The lockstep program: RESP gateway, demo, serve, status, bench, chaos.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Network, disk, clock and process faults from one seed, and the checkers.

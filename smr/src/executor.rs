@@ -1,0 +1,292 @@
+//! Executes the log on a service: once, undoably, with the replies held until they may be sent.
+//!
+//! Invariant: `applied` holds exactly the executed entries above `committed`, oldest first, so that
+//! any of them can be undone. A reply leaves only at or below `committed`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use crate::client_table::{Admission, ClientTable, SessionUndo};
+use crate::codec::{Reader, Writer};
+use crate::ids::{ClientId, OpNumber, RequestNumber, Viewstamp};
+use crate::log::{Content, Entry};
+use crate::machine::{BadCheckpoint, Context, ReadOutcome, StateMachine};
+
+/// One executed request and how to take it back.
+#[derive(Debug)]
+struct Executed<U> {
+    client: ClientId,
+    number: RequestNumber,
+    session: SessionUndo,
+    state: U,
+}
+
+/// One executed entry that is not committed.
+#[derive(Debug)]
+struct Applied<U> {
+    previous: Viewstamp,
+    previous_unix_ms: u64,
+    requests: Vec<Executed<U>>,
+}
+
+/// An answer that may now go to its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// To whom.
+    pub client: ClientId,
+    /// To which request.
+    pub number: RequestNumber,
+    /// The operation that executed it.
+    pub position: OpNumber,
+    /// The service's answer.
+    pub body: Bytes,
+}
+
+/// What became of a request for the next piece of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckpointStep {
+    /// A chunk of the checkpoint at this position; more follow.
+    Chunk(Vec<u8>),
+    /// All chunks are out, but the position is not committed yet: ask again later.
+    Wait,
+    /// All chunks are out and the position is committed: the checkpoint may be put in place.
+    Done(Viewstamp),
+    /// The state was rolled back below the position: throw the chunks away.
+    Aborted,
+}
+
+#[derive(Debug)]
+enum Checkpoint {
+    Header(Viewstamp, Vec<u8>),
+    Body(Viewstamp),
+    Written(Viewstamp),
+    Aborted,
+}
+
+/// A service with its client table, the group's time, and what can still be undone.
+#[derive(Debug)]
+pub struct Executor<S: StateMachine> {
+    machine: S,
+    clients: ClientTable,
+    executed: Viewstamp,
+    committed: OpNumber,
+    unix_ms: u64,
+    applied: VecDeque<Applied<S::Undo>>,
+    checkpoint: Option<Checkpoint>,
+}
+
+const CHECKPOINT_VERSION: u8 = 1;
+
+impl<S: StateMachine> Executor<S> {
+    /// A service in its initial state, before the first operation.
+    pub fn new(machine: S) -> Executor<S> {
+        Executor {
+            machine,
+            clients: ClientTable::default(),
+            executed: Viewstamp::default(),
+            committed: OpNumber(0),
+            unix_ms: 0,
+            applied: VecDeque::new(),
+            checkpoint: None,
+        }
+    }
+
+    /// The service.
+    pub fn machine(&self) -> &S {
+        &self.machine
+    }
+
+    /// The client table.
+    pub fn clients(&self) -> &ClientTable {
+        &self.clients
+    }
+
+    /// The last executed operation.
+    pub fn executed(&self) -> Viewstamp {
+        self.executed
+    }
+
+    /// The last committed operation that was executed.
+    pub fn committed(&self) -> OpNumber {
+        self.committed
+    }
+
+    /// The group's time, in milliseconds since 1970.
+    pub fn unix_ms(&self) -> u64 {
+        self.unix_ms
+    }
+
+    /// Executes the next entry.
+    ///
+    /// # Panics
+    /// If it does not follow the last one executed.
+    pub fn execute(&mut self, entry: &Entry) {
+        assert_eq!(entry.previous, self.executed, "execution follows the log");
+        let mut applied = Applied {
+            previous: self.executed,
+            previous_unix_ms: self.unix_ms,
+            requests: Vec::new(),
+        };
+        self.executed = entry.viewstamp;
+        if let Content::Batch { unix_ms, requests } = &entry.content {
+            self.unix_ms = self.unix_ms.max(*unix_ms);
+            applied.requests.reserve_exact(requests.len());
+            for (index, request) in requests.iter().enumerate() {
+                if self.clients.admit(request.client, request.number) != Admission::Fresh {
+                    continue; // decided alike by every replica
+                }
+                let position = entry.viewstamp.op;
+                let context = Context { position, index: index as u32, unix_ms: self.unix_ms };
+                let mut reply = Vec::new();
+                let state = self.machine.apply(context, &request.body, &mut reply);
+                let session = self.clients.record(request, position, Bytes::from(reply));
+                let (client, number) = (request.client, request.number);
+                applied.requests.push(Executed { client, number, session, state });
+            }
+        }
+        self.applied.push_back(applied);
+    }
+
+    /// Everything up to `through` stands: forgets how to undo it, and hands its answers to `answer`.
+    ///
+    /// # Panics
+    /// If it has not been executed.
+    pub fn commit(&mut self, through: OpNumber, mut answer: impl FnMut(Answer)) {
+        assert!(through <= self.executed.op, "only what was executed can be committed");
+        while self.committed < through {
+            let applied = self.applied.pop_front().expect("executed and not committed");
+            self.committed = applied.previous.op.next();
+            for executed in applied.requests {
+                let Executed { client, number, .. } = executed;
+                // A reply that the client already has (it was executed in a former view, too) is
+                // pruned: there is nobody to answer.
+                if let Admission::Duplicate(Some((position, body))) =
+                    self.clients.admit(client, number)
+                {
+                    answer(Answer { client, number, position, body });
+                }
+            }
+        }
+    }
+
+    /// Takes back everything above `keep`.
+    ///
+    /// # Panics
+    /// If that would take back what is committed.
+    pub fn rollback(&mut self, keep: OpNumber) {
+        assert!(keep >= self.committed, "what is committed stands");
+        while self.executed.op > keep {
+            let applied = self.applied.pop_back().expect("executed and not committed");
+            for executed in applied.requests.into_iter().rev() {
+                self.machine.undo(executed.state);
+                self.clients.undo(executed.session);
+            }
+            self.executed = applied.previous;
+            self.unix_ms = applied.previous_unix_ms;
+        }
+        let position = match &self.checkpoint {
+            Some(
+                Checkpoint::Header(position, _)
+                | Checkpoint::Body(position)
+                | Checkpoint::Written(position),
+            ) => *position,
+            Some(Checkpoint::Aborted) | None => return,
+        };
+        if position.op > self.executed.op {
+            self.machine.checkpoint_abort();
+            self.checkpoint = Some(Checkpoint::Aborted);
+        }
+    }
+
+    /// What the client table says to a request, and whether the reply that it may hold is committed.
+    pub fn admit(&self, client: ClientId, number: RequestNumber) -> Admission {
+        self.clients.admit(client, number)
+    }
+
+    /// Answers a read on the executed state.
+    pub fn read(&self, unix_ms: u64, request: &[u8], reply: &mut Vec<u8>) -> ReadOutcome {
+        self.machine.read(unix_ms.max(self.unix_ms), request, reply)
+    }
+
+    /// Starts a checkpoint of the state as executed now. One that is being written is given up.
+    pub fn checkpoint_begin(&mut self) {
+        self.checkpoint_abort();
+        let mut header = Vec::new();
+        let mut out = Writer::new(&mut header);
+        out.u8(CHECKPOINT_VERSION);
+        out.viewstamp(self.executed);
+        out.u64(self.unix_ms);
+        self.clients.encode(&mut header);
+        self.machine.checkpoint_begin();
+        self.checkpoint = Some(Checkpoint::Header(self.executed, header));
+    }
+
+    /// Gives up the checkpoint that is being written, if any.
+    pub fn checkpoint_abort(&mut self) {
+        if let Some(Checkpoint::Header(..) | Checkpoint::Body(_)) = self.checkpoint.take() {
+            self.machine.checkpoint_abort();
+        }
+    }
+
+    /// The next piece of the checkpoint, of about `budget` bytes.
+    ///
+    /// # Panics
+    /// If no checkpoint was begun.
+    pub fn checkpoint_next(&mut self, budget: usize) -> CheckpointStep {
+        match self.checkpoint.take().expect("a checkpoint was begun") {
+            Checkpoint::Header(position, header) => {
+                self.checkpoint = Some(Checkpoint::Body(position));
+                CheckpointStep::Chunk(header)
+            }
+            Checkpoint::Body(position) => {
+                let mut chunk = Vec::new();
+                let last = self.machine.checkpoint_next(budget, &mut chunk);
+                let next = if last { Checkpoint::Written } else { Checkpoint::Body };
+                self.checkpoint = Some(next(position));
+                CheckpointStep::Chunk(chunk)
+            }
+            Checkpoint::Written(position) if self.committed < position.op => {
+                self.checkpoint = Some(Checkpoint::Written(position));
+                CheckpointStep::Wait
+            }
+            Checkpoint::Written(position) => CheckpointStep::Done(position),
+            Checkpoint::Aborted => CheckpointStep::Aborted,
+        }
+    }
+
+    /// Drops all state and expects the chunks of a checkpoint, in order.
+    pub fn restore_begin(&mut self) {
+        self.checkpoint_abort();
+        self.applied.clear();
+        self.clients = ClientTable::default();
+        self.executed = Viewstamp::default();
+        self.committed = OpNumber(0);
+        self.unix_ms = 0;
+        self.machine.restore_begin();
+    }
+
+    /// Takes the chunk with this number, from zero.
+    ///
+    /// # Errors
+    /// If the chunk is not what [`Executor::checkpoint_next`] makes.
+    pub fn restore_chunk(&mut self, number: u64, chunk: &[u8]) -> Result<(), BadCheckpoint> {
+        if number > 0 {
+            return self.machine.restore_chunk(chunk);
+        }
+        let mut from = Reader::new(Bytes::copy_from_slice(chunk));
+        let mut header = || {
+            if from.u8()? != CHECKPOINT_VERSION {
+                return Err(crate::codec::Malformed);
+            }
+            Ok((from.viewstamp()?, from.u64()?, ClientTable::decode(&mut from)?))
+        };
+        let (executed, unix_ms, clients) = header().map_err(|_| BadCheckpoint)?;
+        from.finish().map_err(|_| BadCheckpoint)?;
+        self.executed = executed;
+        self.committed = executed.op;
+        self.unix_ms = unix_ms;
+        self.clients = clients;
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! Lazy Viewstamped Replication as a deterministic state machine.

@@ -1,0 +1,1 @@
+//! Frames between replicas: versions, checksums, limits.

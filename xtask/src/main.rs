@@ -1,0 +1,3 @@
+//! The project's own tasks: tidy, sim, compare, redis-suite.
+
+fn main() {}
