@@ -1,0 +1,91 @@
+//! Checkpoints and the recycling of the log ([Mao] 4.2.4). In `sync` a checkpoint is written when
+//! the log has grown enough; in `memory` only for a replica that fetches one.
+//!
+//! Invariants: a checkpoint is complete only when its position is committed (the executor sees to
+//! it); an entry leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
+
+use smr::contract::Output;
+use smr::{Now, OpNumber, Viewstamp};
+
+use crate::replica::{Out, Replica};
+
+/// The checkpoint on disk and the one being written.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    /// The newest one on disk.
+    pub(crate) written: Viewstamp,
+    /// Bytes of entries since the last one was begun.
+    pub(crate) grown: usize,
+    writing: Option<Viewstamp>,
+    /// When a replica last fetched a piece, in [`Now::micros`]: the entries above it are kept.
+    fetched_at: Option<u64>,
+}
+
+impl Replica {
+    pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
+        if self.sync() && self.checkpoints.grown >= self.config.limits.checkpoint_bytes {
+            self.begin_checkpoint(out);
+        }
+    }
+
+    /// Begins a checkpoint of the executed state unless one is being written.
+    pub(crate) fn begin_checkpoint(&mut self, out: &mut Out) {
+        if self.checkpoints.writing.is_some() || self.installing() {
+            return;
+        }
+        self.checkpoints.grown = 0;
+        self.checkpoints.writing = Some(self.log.last());
+        out.push(Output::WriteCheckpoint(self.log.last()));
+    }
+
+    /// The executor gives a checkpoint up when its position is rolled back.
+    pub(crate) fn checkpoint_rolled_back(&mut self, keep: OpNumber) {
+        if self.checkpoints.writing.is_some_and(|position| position.op > keep) {
+            self.checkpoints.writing = None;
+        }
+    }
+
+    pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
+        if self.checkpoints.writing == Some(position) {
+            assert!(position.op <= self.commit, "a checkpoint holds committed operations only");
+            self.checkpoints.writing = None;
+            self.checkpoints.written = position;
+        }
+    }
+
+    /// The state was replaced by a transferred checkpoint.
+    pub(crate) fn checkpoint_installed(&mut self, position: Viewstamp) {
+        self.checkpoints.written = position;
+        self.checkpoints.writing = None;
+        self.checkpoints.grown = 0;
+    }
+
+    /// Gives up the checkpoint that is being written.
+    pub(crate) fn checkpoint_dropped(&mut self) {
+        self.checkpoints.writing = None;
+    }
+
+    pub(crate) fn fetching(&mut self, now: Now) {
+        self.checkpoints.fetched_at = Some(now.micros);
+    }
+
+    /// Drops entries that nobody needs: all replicas have them, or the limit says that who does not
+    /// must come back by checkpoint (contracts: dpMin after a bound).
+    pub(crate) fn trim(&mut self, now: Now) {
+        let written = self.checkpoints.written.op;
+        let patience = 20 * self.config.timing.retry;
+        let fetched = self.checkpoints.fetched_at.is_some_and(|at| now.micros < at + patience);
+        let allowed = match (self.sync(), fetched) {
+            (true, _) => written,
+            (false, true) => written.min(self.commit),
+            (false, false) => self.commit,
+        };
+        self.log.trim(allowed.min(self.all_have));
+        while self.log.bytes() > self.config.limits.log_bytes && self.log.base().op < allowed {
+            self.log.trim(self.log.base().op.next());
+        }
+        if self.sync() {
+            self.stores.trim(self.log.base().op);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! State transfer: a replica whose log ends below everybody's fetches a checkpoint, piece by piece,
+//! and puts it in the place of its state when it is complete and sound.
+//!
+//! Invariant: between `InstallState` and `StateInstalled` the log does not change, and this replica
+//! neither leads nor stands for election.
+
+use smr::contract::Output;
+use smr::{CheckpointChunk, Log, Now, ReplicaId, View, Viewstamp};
+
+use crate::message::Message;
+use crate::replica::{Out, Replica};
+use crate::storage::Change;
+
+/// How often one piece is asked for before another replica is asked from the beginning.
+const TRIES: u32 = 30;
+
+/// A checkpoint on its way to this replica.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    from: ReplicaId,
+    view: View,
+    position: Option<Viewstamp>,
+    offset: u64,
+    retry_at: u64,
+    tries: u32,
+    installing: bool,
+}
+
+impl Transfer {
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        (!self.installing).then_some(self.retry_at)
+    }
+}
+
+impl Replica {
+    /// Whether the executor's state is being replaced.
+    pub(crate) fn installing(&self) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| transfer.installing)
+    }
+
+    pub(crate) fn on_need_state(&mut self, now: Now, from: ReplicaId, view: View, out: &mut Out) {
+        if self.catch_up.is_none() || self.transfer.is_some() || self.leading {
+            return;
+        }
+        self.catch_up = None;
+        let retry_at = now.micros + self.config.timing.retry;
+        self.transfer = Some(Transfer {
+            from,
+            view,
+            position: None,
+            offset: 0,
+            retry_at,
+            tries: 0,
+            installing: false,
+        });
+        self.send(from, Message::FetchState { position: None, offset: 0 }, out);
+    }
+
+    pub(crate) fn transfer_timeout(&mut self, now: Now, out: &mut Out) {
+        let retry = self.config.timing.retry;
+        let Some(transfer) = &mut self.transfer else { return };
+        if transfer.installing || now.micros < transfer.retry_at {
+            return;
+        }
+        transfer.tries += 1;
+        if transfer.tries > TRIES || self.leading {
+            self.transfer = None;
+            return;
+        }
+        transfer.retry_at = now.micros + retry;
+        let (from, position, offset) = (transfer.from, transfer.position, transfer.offset);
+        self.send(from, Message::FetchState { position, offset }, out);
+    }
+
+    pub(crate) fn on_fetch_state(
+        &mut self,
+        now: Now,
+        to: ReplicaId,
+        position: Option<Viewstamp>,
+        offset: u64,
+        out: &mut Out,
+    ) {
+        if !self.in_view() {
+            return;
+        }
+        self.fetching(now);
+        let written = self.checkpoints.written;
+        if position.is_some() {
+            out.push(Output::ReadCheckpoint { to, position, offset });
+        } else if written.op >= self.log.base().op && written.op.0 > 0 {
+            out.push(Output::ReadCheckpoint { to, position: Some(written), offset });
+        } else {
+            self.begin_checkpoint(out); // the other asks again
+        }
+    }
+
+    pub(crate) fn on_checkpoint_chunk(
+        &mut self,
+        to: ReplicaId,
+        chunk: Option<CheckpointChunk>,
+        out: &mut Out,
+    ) {
+        let message = chunk.map_or(Message::StateGone, Message::StateChunk);
+        self.send(to, message, out);
+    }
+
+    pub(crate) fn on_state_chunk(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        chunk: CheckpointChunk,
+        out: &mut Out,
+    ) {
+        let Some(transfer) = &mut self.transfer else { return };
+        let expected = transfer.position.unwrap_or(chunk.position);
+        if transfer.installing
+            || from != transfer.from
+            || chunk.position != expected
+            || chunk.offset != transfer.offset
+            || chunk.bytes.is_empty()
+        {
+            return; // a duplicate, or of another attempt
+        }
+        if chunk.position.op <= self.commit || self.leading {
+            self.transfer = None;
+            return;
+        }
+        transfer.position = Some(chunk.position);
+        transfer.offset += chunk.bytes.len() as u64;
+        transfer.tries = 0;
+        transfer.retry_at = now.micros + self.config.timing.retry;
+        let (position, offset, total) = (chunk.position, transfer.offset, chunk.total);
+        out.push(Output::SaveChunk(chunk));
+        if offset < total {
+            self.send(from, Message::FetchState { position: Some(position), offset }, out);
+            return;
+        }
+        transfer.installing = true;
+        self.checkpoint_dropped();
+        out.push(Output::InstallState(position));
+    }
+
+    pub(crate) fn on_state_gone(&mut self, from: ReplicaId) {
+        if self.transfer.as_ref().is_some_and(|t| t.from == from && !t.installing) {
+            self.transfer = None;
+        }
+    }
+
+    pub(crate) fn on_state_installed(
+        &mut self,
+        now: Now,
+        position: Option<Viewstamp>,
+        out: &mut Out,
+    ) {
+        let transfer = self.transfer.take().expect("a transfer was being installed");
+        assert!(transfer.installing && !self.leading);
+        let Some(position) = position else { return };
+        assert!(position.op > self.commit, "a transfer never goes back");
+        self.log = Log::new(position);
+        self.commit = position.op;
+        self.checkpoint_installed(position);
+        self.store(now, Change { reset: Some(position), ..Change::default() }, out);
+        self.start_catch_up(now, transfer.from, transfer.view, out);
+        self.recovery_progress(now, out);
+    }
+}
