@@ -80,11 +80,12 @@ impl Replica {
             (false, true) => written.min(self.commit),
             (false, false) => self.commit,
         };
+        let base = self.log.base();
         self.log.trim(allowed.min(self.all_have));
         while self.log.bytes() > self.config.limits.log_bytes && self.log.base().op < allowed {
             self.log.trim(self.log.base().op.next());
         }
-        if self.sync() {
+        if self.sync() && self.log.base() > base {
             self.stores.trim(self.log.base().op);
         }
     }

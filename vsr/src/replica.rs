@@ -373,6 +373,8 @@ impl Protocol for Replica {
             Input::Timeout => self.on_timeout(now, out),
             Input::Event(never) => match never {},
         }
+        assert!(self.log.last().view <= self.view, "entries are of views that were entered");
+        assert!(self.commit <= self.log.last().op, "what is committed is in the log");
     }
 
     fn deadline(&self) -> Option<u64> {
