@@ -1,1 +1,37 @@
-//! Files: the segmented log, checkpoints, identity.
+//! The disk of one replica: its identity, its log, its checkpoints. Synchronous code; the threads
+//! are the node's.
+//!
+//! ```text
+//! DATA/lock                      held while a process uses the directory
+//! DATA/identity                  who the replica is, replaced atomically
+//! DATA/log/0000000001.seg ...    the journal of `smr::StoreBatch`es
+//! DATA/log/spare-1 ...           allocated space for the next segments
+//! DATA/checkpoint-VIEW-OP        the newest checkpoint
+//! DATA/incoming                  a checkpoint that is being fetched from a peer
+//! ```
+//!
+//! Invariants: a batch is on disk as a whole or not at all; what `LogWriter::sync` has covered is
+//! there at the next start, or the start reports `Trust::Lost`; after a failed write or fsync
+//! nothing more is written (no retry can know what the kernel has dropped).
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod directory;
+mod error;
+mod finding;
+mod folder;
+mod identity;
+mod incoming;
+mod log_writer;
+mod record;
+mod replay;
+mod segments;
+
+pub use checkpoint::{CheckpointReader, CheckpointWriter};
+pub use directory::{Directory, Format, Opened};
+pub use error::Error;
+pub use finding::Finding;
+pub use folder::Syncing;
+pub use identity::DiskIdentity;
+pub use log_writer::LogWriter;
+pub use segments::Settings;

@@ -1,1 +1,49 @@
 //! The ordered key-value service: Redis commands on Masstree, deterministic and undoable.
+//!
+//! The server looks a command up in the [`table`], packs many of them into one request
+//! ([`request`]), and hands it to [`Store`] through the log (or, where all of them are reads, beside
+//! it). The answer holds one finished RESP reply for each ([`reply`]), which only has to be copied to
+//! its connection.
+//!
+//! Invariants:
+//! - All changes of keys go through one primitive, `Store::put` (or swap the trees, for a flush),
+//!   which keeps the pre-images that undo and the checkpoint in progress need.
+//! - Nothing depends on a clock or a random source: time is the context's, and what a logged
+//!   command draws at random comes from its place in the log.
+//! - A key whose time has come is never seen by a command, whether or not it was removed yet.
+
+#![forbid(unsafe_code)]
+
+mod call;
+mod checkpoint;
+mod dispatch;
+mod error;
+mod expiry;
+mod glob;
+mod hash_random;
+mod hashes;
+mod introspect;
+mod keyspace;
+mod lcs;
+mod lookup;
+mod numbers;
+mod random;
+mod ranges;
+pub mod reply;
+pub mod request;
+mod scan;
+mod store;
+mod strings;
+mod table;
+mod transaction;
+mod value;
+
+pub use numbers::{parse_f64, parse_i64};
+pub use store::{Limits, Stats, Store, Undo};
+pub use table::{Place, Spec, all, lookup, spec};
+
+/// The longest key, and the longest field of a hash, in bytes.
+pub const MAX_KEY_LEN: usize = masstree::MAX_KEY_LEN - 16;
+
+/// The longest value, in bytes: Redis's default for `proto-max-bulk-len`.
+pub const MAX_VALUE_LEN: usize = 512 * 1024 * 1024;

@@ -1,1 +1,44 @@
-//! Runs one replica: event loop, threads, clock.
+//! Runs one replica: an event loop on one thread that owns the protocol, the service, the
+//! connections to the other replicas and those of clients, with threads beside it for what blocks
+//! (the log, checkpoints, connecting).
+//!
+//! A node is put together from a [`Face`], which speaks a protocol with clients, and the service
+//! behind it ([`smr::StateMachine`]):
+//!
+//! ```text
+//! let node = Node::open(options, face, service, events)?;
+//! node.run(&stop)?;
+//! ```
+//!
+//! Invariants: the only clock is read here; nothing in the loop blocks or waits for a disk; memory
+//! is bounded whatever clients and peers do, by not reading from those that ask too much.
+
+#![forbid(unsafe_code)]
+
+mod client;
+pub mod clock;
+mod dial;
+mod disk;
+mod effects;
+mod error;
+mod event;
+mod face;
+mod gateway;
+mod hello;
+mod options;
+mod peers;
+mod poll;
+mod replica;
+mod sessions;
+mod slab;
+mod snapshots;
+mod start;
+
+pub use error::Error;
+pub use event::Event;
+pub use face::{
+    ConnectionId, Counters, Desk, Face, Failure, Note, Order, PeerStatus, Status, Step,
+};
+pub use options::{Birth, Options};
+pub use replica::{Exit, Node};
+pub use start::holds_replica;

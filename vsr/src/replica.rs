@@ -155,7 +155,11 @@ impl Replica {
 
     /// The quorum-th largest of one value per replica.
     pub(crate) fn quorum_value<T: Ord + Copy>(&self, value: impl Fn(ReplicaId) -> T) -> T {
-        let mut values: Vec<T> = (0..self.config.replicas).map(|id| value(ReplicaId(id))).collect();
+        let mut values = [value(self.me); smr::MAX_REPLICAS as usize];
+        let values = &mut values[..usize::from(self.config.replicas)];
+        for (id, slot) in (0..).zip(values.iter_mut()) {
+            *slot = value(ReplicaId(id));
+        }
         values.sort_unstable_by(|a, b| b.cmp(a));
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::CommitOnMinority) {
