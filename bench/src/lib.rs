@@ -8,13 +8,15 @@
 
 #![forbid(unsafe_code)]
 
-pub mod checker;
+pub mod chaos;
 pub mod checked;
-mod client;
+pub mod checker;
+pub mod client;
 mod driver;
 #[cfg(test)]
 mod fake;
 pub mod history;
 pub mod load;
 mod report;
+pub mod status;
 pub mod workload;

@@ -25,7 +25,6 @@ mod hashes;
 mod introspect;
 mod keyspace;
 mod lcs;
-mod lookup;
 mod numbers;
 mod random;
 mod ranges;
@@ -38,7 +37,6 @@ mod table;
 mod transaction;
 mod value;
 
-pub use numbers::{parse_f64, parse_i64};
 pub use store::{Limits, Stats, Store, Undo};
 pub use table::{Place, Spec, all, lookup, spec};
 

@@ -21,6 +21,8 @@ mod interior;
 mod interleaved;
 mod key;
 mod layer;
+#[cfg(all(test, loom))]
+mod modelled;
 mod node;
 mod permutation;
 mod put;

@@ -91,7 +91,7 @@ pub enum Input<M, E> {
     Read(ReadNumber),
     /// Every batch up to this one is on disk.
     Stored(StoreNumber),
-    /// The checkpoint that was asked for is complete on disk.
+    /// The checkpoint that was asked for, or a later one, is complete on disk.
     CheckpointWritten(Viewstamp),
     /// A piece of the checkpoint on disk, as asked for by [`Output::ReadCheckpoint`]. `None` if
     /// there is no checkpoint, or the one asked for is gone.

@@ -45,8 +45,9 @@ impl Replica {
         }
     }
 
+    /// A later position than the one asked for will do: the environment may have had to begin again.
     pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
-        if self.checkpoints.writing == Some(position) {
+        if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
             assert!(position.op <= self.commit, "a checkpoint holds committed operations only");
             self.checkpoints.writing = None;
             self.checkpoints.written = position;

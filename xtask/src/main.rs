@@ -1,3 +1,44 @@
 //! The project's own tasks: tidy, sim, compare, redis-suite.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod redis_suite;
+mod servers;
+mod sim;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "The project's own tasks")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the simulator: one seed with its story, or many with a summary.
+    Sim(sim::Arguments),
+    /// Check the rules of style and layering that neither rustfmt nor clippy knows.
+    Tidy,
+    /// Run Redis's own tests against a demo group, or any RESP server.
+    RedisSuite(redis_suite::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Sim(arguments) => sim::run(&arguments),
+        Task::Tidy => tidy::run(),
+        Task::RedisSuite(arguments) => redis_suite::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
