@@ -23,6 +23,8 @@ enum Action {
     Torn { dir: PathBuf, seed: u64 },
     /// Let AFTER more syncs succeed and then one fail.
     FailFsync { dir: PathBuf, after: u64 },
+    /// Let AFTER more changes and syncs succeed; then the power is off until drop or torn.
+    Cut { dir: PathBuf, after: u64 },
     /// Delay every write and sync by MS milliseconds.
     Stall { dir: PathBuf, ms: u64 },
     /// Leave FREE bytes of space.
@@ -48,6 +50,7 @@ fn main() -> Result<()> {
         Action::Drop { dir } => (dir, Command::Drop),
         Action::Torn { dir, seed } => (dir, Command::Torn { seed }),
         Action::FailFsync { dir, after } => (dir, Command::FailFsync { after }),
+        Action::Cut { dir, after } => (dir, Command::Cut { after }),
         Action::Stall { dir, ms } => (dir, Command::Stall { ms }),
         Action::Full { dir, free } => (dir, Command::Full { free }),
         Action::Ok { dir } => (dir, Command::Ok),

@@ -1,9 +1,9 @@
 //! The ordered key-value service: Redis commands on Masstree, deterministic and undoable.
 //!
-//! The server looks a command up in the [`table`], packs many of them into one request
-//! ([`request`]), and hands it to [`Store`] through the log (or, where all of them are reads, beside
-//! it). The answer holds one finished RESP reply for each ([`reply`]), which only has to be copied to
-//! its connection.
+//! The server looks a command up ([`lookup`]), packs many of them into one request ([`request`]),
+//! and hands it to [`Store`] through the log (or, where all of them are reads, beside it). The
+//! answer holds one finished RESP reply for each ([`reply`]), which only has to be copied to its
+//! connection.
 //!
 //! Invariants:
 //! - All changes of keys go through one primitive, `Store::put` (or swap the trees, for a flush),
@@ -19,6 +19,7 @@ mod checkpoint;
 mod dispatch;
 mod error;
 mod expiry;
+mod field_expiry;
 mod glob;
 mod hash_random;
 mod hashes;
@@ -34,6 +35,8 @@ mod scan;
 mod store;
 mod strings;
 mod table;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod value;
 

@@ -2,11 +2,11 @@
 //!
 //! Three parts, none of which does any input or output:
 //! - [`Parser`] finds the commands of a client in a byte buffer, without copying them;
-//! - [`write`] appends replies to a `Vec<u8>`;
+//! - [`mod@write`] appends replies to a `Vec<u8>`;
 //! - [`ReplyParser`] and [`Value`] find and decode replies, for clients.
 //!
-//! Invariant: parsing does not depend on how the bytes were cut into pieces on their way here, and a
-//! byte that was looked at is not looked at again when more arrive.
+//! Invariant: parsing does not depend on how the bytes were cut into pieces on their way here, and
+//! a byte that was looked at is not looked at again when more arrive.
 
 #![forbid(unsafe_code)]
 

@@ -25,5 +25,7 @@ mod frame;
 mod reader;
 
 pub use error::Error;
-pub use frame::{Frame, HEADER_BYTES, Header, Kind, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame};
+pub use frame::{
+    Frame, HEADER_BYTES, Header, Kind, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
+};
 pub use reader::FrameReader;

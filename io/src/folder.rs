@@ -1,0 +1,138 @@
+//! One directory: every change of its entries is followed by an fsync of the directory, so that it
+//! holds after a power cut.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Whether fsync is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Syncing {
+    /// Always.
+    #[default]
+    On,
+    /// Never: acknowledged writes are lost by a power cut. A planted bug for tests, which must be
+    /// caught; the flag for it is `--unsafe-no-fsync`.
+    UnsafeOff,
+}
+
+impl Syncing {
+    /// Brings a file's bytes, and what is needed to read them back, to the disk.
+    pub(crate) fn data(self, file: &File, path: &Path) -> Result<(), Error> {
+        match self {
+            Syncing::On => file.sync_data().map_err(|e| Error::os("fdatasync", path, e)),
+            Syncing::UnsafeOff => Ok(()),
+        }
+    }
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    handle: File,
+    syncing: Syncing,
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
+        let handle = File::open(path).map_err(|e| Error::os("open", path, e))?;
+        Ok(Folder { path: path.to_owned(), handle, syncing })
+    }
+
+    /// Opens the directory, which is made first where it is missing; its parent must exist.
+    pub(crate) fn create(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
+        match std::fs::create_dir(path) {
+            Ok(()) => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                Folder::open(parent.unwrap_or(Path::new(".")), syncing)?.sync()?;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Error::os("create", path, e)),
+        }
+        Folder::open(path, syncing)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn syncing(&self) -> Syncing {
+        self.syncing
+    }
+
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes creations, renames and removals hold.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        match self.syncing {
+            Syncing::On => self.handle.sync_all().map_err(|e| Error::os("fsync", &self.path, e)),
+            Syncing::UnsafeOff => Ok(()),
+        }
+    }
+
+    /// Bytes that may still be allocated.
+    pub(crate) fn free(&self) -> Result<u64, Error> {
+        let stat = rustix::fs::fstatvfs(&self.handle)
+            .map_err(|e| Error::os("statvfs", &self.path, e.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// The names that are valid UTF-8, in no order.
+    pub(crate) fn names(&self) -> Result<Vec<String>, Error> {
+        let list = |e| Error::os("list", &self.path, e);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(list)? {
+            names.extend(entry.map_err(list)?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    /// Opens a file for reading and writing, emptied or made first. The directory is not synced.
+    pub(crate) fn create_file(&self, name: &str) -> Result<File, Error> {
+        let path = self.path_of(name);
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(|e| Error::os("create", &path, e))
+    }
+
+    pub(crate) fn open_file(&self, name: &str) -> Result<File, Error> {
+        let path = self.path_of(name);
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|e| Error::os("open", &path, e))
+    }
+
+    /// Renames over whatever has the new name, durably.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        let path = self.path_of(from);
+        std::fs::rename(&path, self.path_of(to)).map_err(|e| Error::os("rename", &path, e))?;
+        self.sync()
+    }
+
+    /// Removes a file. The directory is not synced.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.path_of(name);
+        std::fs::remove_file(&path).map_err(|e| Error::os("remove", &path, e))
+    }
+
+    /// Puts `bytes` in the place of the file's content: after a crash it holds the old or the new.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let temporary = format!("{name}.tmp");
+        let path = self.path_of(&temporary);
+        let mut file = self.create_file(&temporary)?;
+        file.write_all(bytes).map_err(|e| Error::os("write", &path, e))?;
+        self.syncing.data(&file, &path)?;
+        self.rename(&temporary, name)
+    }
+}

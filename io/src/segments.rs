@@ -1,0 +1,207 @@
+//! The files of the log: numbered segments of allocated space, and spares for the next ones.
+//!
+//! Invariant: one spare is the reserve. Only a batch without entries (a trim, a truncation, a view)
+//! may begin a segment in it, so that a full disk never keeps the group from freeing space.
+
+use std::fs::File;
+use std::io::Read;
+
+use smr::GroupId;
+
+use crate::Error;
+use crate::folder::{Folder, Syncing};
+
+/// The folder of the log within the data directory.
+pub(crate) const LOG: &str = "log";
+/// The most spares that are kept, the reserve among them.
+const SPARES: usize = 2;
+const SPARE_NAMES: [&str; SPARES] = ["spare-1", "spare-2"];
+/// Segments are multiples of this many bytes.
+const BLOCK: u64 = 4096;
+
+/// How the log is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of a segment, at least 4096. A batch that needs more gets a longer one. Small in
+    /// tests.
+    pub segment_bytes: u64,
+    /// [`Syncing::On`], except to plant a bug.
+    pub syncing: Syncing,
+}
+
+impl Default for Settings {
+    /// Segments of 64 MiB, synced.
+    fn default() -> Settings {
+        Settings { segment_bytes: 64 << 20, syncing: Syncing::On }
+    }
+}
+
+/// The folder of segments.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) folder: Folder,
+    group: GroupId,
+    segment_bytes: u64,
+    /// The names of the spares that exist; the first is the reserve.
+    spares: Vec<&'static str>,
+}
+
+impl Segments {
+    pub(crate) fn open(root: &Folder, group: GroupId, settings: Settings) -> Result<Self, Error> {
+        let folder = Folder::create(&root.path_of(LOG), settings.syncing)?;
+        let segment_bytes = settings.segment_bytes.max(BLOCK).next_multiple_of(BLOCK);
+        let mut segments = Segments { folder, group, segment_bytes, spares: Vec::new() };
+        for name in segments.folder.names()? {
+            let Some(spare) = SPARE_NAMES.into_iter().find(|spare| *spare == name) else {
+                continue;
+            };
+            if segments.length(spare)? == segment_bytes {
+                segments.spares.push(spare);
+            } else {
+                segments.folder.remove(spare)?;
+                segments.folder.sync()?;
+            }
+        }
+        Ok(segments)
+    }
+
+    pub(crate) fn name(id: u64) -> String {
+        format!("{id:010}.seg")
+    }
+
+    /// The segments' numbers, in order.
+    pub(crate) fn ids(&self) -> Result<Vec<u64>, Error> {
+        let names = self.folder.names()?;
+        let id_of = |name: &String| {
+            let id = name.strip_suffix(".seg")?.parse().ok()?;
+            (Segments::name(id) == *name).then_some(id)
+        };
+        let mut ids: Vec<u64> = names.iter().filter_map(id_of).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// What the checksums of a segment's records start from, so that the bytes that a recycled file
+    /// held before are no records of it.
+    pub(crate) fn seed(&self, id: u64) -> u32 {
+        let group = crc32c::crc32c(&self.group.0.to_le_bytes());
+        crc32c::crc32c_append(group, &id.to_le_bytes())
+    }
+
+    pub(crate) fn read(&self, id: u64) -> Result<Vec<u8>, Error> {
+        let path = self.folder.path_of(&Segments::name(id));
+        std::fs::read(&path).map_err(|e| Error::os("read", &path, e))
+    }
+
+    /// The first bytes of a segment, enough for its first record.
+    pub(crate) fn read_start(&self, id: u64) -> Result<Vec<u8>, Error> {
+        let path = self.folder.path_of(&Segments::name(id));
+        let mut bytes = Vec::new();
+        File::open(&path)
+            .and_then(|file| file.take(BLOCK).read_to_end(&mut bytes))
+            .map_err(|e| Error::os("read", &path, e))?;
+        Ok(bytes)
+    }
+
+    fn length(&self, name: &str) -> Result<u64, Error> {
+        let path = self.folder.path_of(name);
+        Ok(std::fs::metadata(&path).map_err(|e| Error::os("stat", &path, e))?.len())
+    }
+
+    /// Makes a segment with space for `bytes`. `reserve` allows the last spare to be used. Of the
+    /// disk's space `keep_free` bytes and another segment's are left, for checkpoints and small
+    /// files. The segment's name is durable.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: there is no space, and nothing was changed.
+    pub(crate) fn create(
+        &mut self,
+        id: u64,
+        bytes: u64,
+        reserve: bool,
+        keep_free: u64,
+    ) -> Result<(File, u64), Error> {
+        let name = Segments::name(id);
+        if bytes <= self.segment_bytes && self.spares.len() > usize::from(!reserve) {
+            let spare = self.spares.pop().expect("there is one");
+            self.folder.rename(spare, &name)?;
+            return Ok((self.folder.open_file(&name)?, self.segment_bytes));
+        }
+        let length = bytes.next_multiple_of(BLOCK).max(self.segment_bytes);
+        let needed = if reserve { length } else { length + self.segment_bytes + keep_free };
+        if self.folder.free()? < needed {
+            return Err(Error::Full { path: self.folder.path().to_owned(), needed });
+        }
+        Ok((self.allocate(&name, length)?, length))
+    }
+
+    /// A file of this many bytes of allocated space, so that an fdatasync need not store its length
+    /// as well. Zeros written first, or `O_DSYNC`, gained nothing beyond the noise
+    /// (examples/fsync.rs), and are left out.
+    fn allocate(&self, name: &str, length: u64) -> Result<File, Error> {
+        let file = self.folder.create_file(name)?;
+        let path = self.folder.path_of(name);
+        let allocated =
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length);
+        if let Err(error) = allocated {
+            self.folder.remove(name)?;
+            let error = Error::os("allocate", &path, error.into());
+            if error.is_no_space() {
+                return Err(Error::Full { path, needed: length });
+            }
+            return Err(error);
+        }
+        self.folder.syncing().data(&file, &path)?;
+        self.folder.sync()?;
+        Ok(file)
+    }
+
+    /// Takes a segment out of the log: it becomes a spare, or goes.
+    pub(crate) fn retire(&mut self, id: u64) -> Result<(), Error> {
+        let name = Segments::name(id);
+        let free = SPARE_NAMES.into_iter().find(|spare| !self.spares.contains(spare));
+        match free {
+            Some(spare) if self.length(&name)? == self.segment_bytes => {
+                self.folder.rename(&name, spare)?;
+                self.spares.push(spare);
+                Ok(())
+            }
+            _ => self.remove(id),
+        }
+    }
+
+    /// Removes a segment, durably: one at a time, so that a crash leaves no hole among them.
+    pub(crate) fn remove(&mut self, id: u64) -> Result<(), Error> {
+        self.folder.remove(&Segments::name(id))?;
+        self.folder.sync()
+    }
+
+    /// Cuts a segment off behind its last record, and makes sure of what it holds.
+    pub(crate) fn cut(&mut self, id: u64, length: u64) -> Result<(), Error> {
+        let name = Segments::name(id);
+        let path = self.folder.path_of(&name);
+        let file = self.folder.open_file(&name)?;
+        file.set_len(length).map_err(|e| Error::os("truncate", &path, e))?;
+        self.folder.syncing().data(&file, &path)
+    }
+
+    pub(crate) fn drop_spares(&mut self) -> Result<(), Error> {
+        for spare in std::mem::take(&mut self.spares) {
+            self.folder.remove(spare)?;
+        }
+        self.folder.sync()
+    }
+
+    /// Makes the reserve where it is missing and there is space.
+    pub(crate) fn refill(&mut self, keep_free: u64) -> Result<(), Error> {
+        if !self.spares.is_empty() || self.folder.free()? < 2 * self.segment_bytes + keep_free {
+            return Ok(());
+        }
+        match self.allocate(SPARE_NAMES[0], self.segment_bytes) {
+            Ok(_) => self.spares.push(SPARE_NAMES[0]),
+            Err(Error::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

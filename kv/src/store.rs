@@ -1,0 +1,477 @@
+//! The state, the one primitive that changes it, and how changes are taken back.
+//!
+//! Three trees: `Keys` (key to value, or to the head of a hash), `Fields` (hash id, big-endian,
+//! then field), and `Expiry` (the time when the key or a field of it expires first, big-endian,
+//! then key). A flush swaps all three for empty ones.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use masstree::{Guard, Masstree};
+
+use crate::checkpoint::Checkpoint;
+use crate::value::{HashHead, Header, Kind, Value, due_ms, value};
+
+/// Which tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Space {
+    Keys = 0,
+    Fields = 1,
+    Expiry = 2,
+}
+
+/// The trees, swapped as one.
+pub(crate) struct Trees([Masstree<Value>; 3]);
+
+impl Trees {
+    pub(crate) fn new() -> Arc<Trees> {
+        Arc::new(Trees([Masstree::new(), Masstree::new(), Masstree::new()]))
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, space: Space) -> &Masstree<Value> {
+        &self.0[space as usize]
+    }
+}
+
+/// State beside the trees that counts upwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Changes of keys so far: the version of the last one.
+    pub changes: u64,
+    /// The id of the next hash.
+    pub next_hash: u64,
+    /// Keys removed because their time had come.
+    pub expired: u64,
+}
+
+/// Sizes of the trees, kept by every change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub keys: u64,
+    pub expiring: u64,
+    pub bytes: u64,
+}
+
+/// What can be chosen. It shows in replies, so it must be the same on all replicas and for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most fields of a hash whose encoding is called "listpack".
+    pub hash_listpack_entries: u64,
+    /// The longest field or value, in bytes, of such a hash.
+    pub hash_listpack_value: usize,
+    /// The longest string that APPEND and SETRANGE may make, in bytes; at most
+    /// [`MAX_VALUE_LEN`](crate::MAX_VALUE_LEN).
+    pub value_len: usize,
+}
+
+impl Default for Limits {
+    /// Redis's defaults.
+    fn default() -> Limits {
+        Limits {
+            hash_listpack_entries: 128,
+            hash_listpack_value: 64,
+            value_len: crate::MAX_VALUE_LEN,
+        }
+    }
+}
+
+/// Numbers for INFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys, among them those whose time has come but that are not removed yet.
+    pub keys: u64,
+    /// Keys with a time to live, of their own or of a field.
+    pub expiring: u64,
+    /// About how many bytes keys and values use, with what the index and the allocator add.
+    pub bytes: u64,
+    /// Keys removed because their time had come, in the life of the group.
+    pub expired: u64,
+}
+
+/// One change, as the state before it.
+enum Change {
+    /// The key's value in a tree; the key is the next `key_len` bytes of the arena.
+    Value { space: Space, key_len: u32, previous: Option<Value> },
+    /// All trees.
+    Flush { trees: Arc<Trees>, sizes: Sizes },
+}
+
+/// What it takes to undo one request: the pre-images of what it changed, in order.
+#[derive(Default)]
+pub struct Undo {
+    keys: Vec<u8>,
+    changes: Vec<Change>,
+    totals: Totals,
+}
+
+impl std::fmt::Debug for Undo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Undo").field("changes", &self.changes.len()).finish()
+    }
+}
+
+/// The service.
+pub struct Store {
+    pub(crate) trees: Arc<Trees>,
+    pub(crate) totals: Totals,
+    pub(crate) sizes: Sizes,
+    pub(crate) limits: Limits,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// Counts the reads that draw at random outside the log; not part of the state.
+    pub(crate) draws: AtomicU64,
+    mark: Value,
+    undo: Undo,
+}
+
+impl Default for Store {
+    fn default() -> Store {
+        Store::new(Limits::default())
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("totals", &self.totals).field("sizes", &self.sizes).finish()
+    }
+}
+
+/// About what one entry of a tree costs beside its bytes: a slot in a node three quarters full, the
+/// rest of the key beside it, and for the value its header and the allocator's rounding.
+const ENTRY_BYTES: usize = 32;
+const VALUE_BYTES: usize = 40;
+
+/// About how many bytes an entry uses.
+pub(crate) fn weight(space: Space, key: &[u8], value: &Value) -> u64 {
+    let value_bytes = match space {
+        Space::Expiry => 0, // shared by all
+        Space::Keys | Space::Fields => VALUE_BYTES + value.slice.len(),
+    };
+    (ENTRY_BYTES + key.len() + value_bytes) as u64
+}
+
+/// The place of a key in the expiry index.
+fn expiry_entry(expire_ms: u64, key: &[u8]) -> Vec<u8> {
+    [&expire_ms.to_be_bytes()[..], key].concat()
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new(limits: Limits) -> Store {
+        Store {
+            trees: Trees::new(),
+            totals: Totals::default(),
+            sizes: Sizes::default(),
+            limits,
+            checkpoint: None,
+            draws: AtomicU64::new(0),
+            mark: value(Header::new(Kind::Mark, 0, 0), b""),
+            undo: Undo::default(),
+        }
+    }
+
+    /// Numbers for INFO.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            keys: self.sizes.keys,
+            expiring: self.sizes.expiring,
+            bytes: self.sizes.bytes,
+            expired: self.totals.expired,
+        }
+    }
+
+    /// Drops all state, and the checkpoint in progress.
+    pub(crate) fn reset(&mut self) {
+        self.trees = Trees::new();
+        self.totals = Totals::default();
+        self.sizes = Sizes::default();
+        self.checkpoint = None;
+        self.undo = Undo::default();
+    }
+
+    /// Starts to note changes for one request.
+    pub(crate) fn begin(&mut self) {
+        self.undo = Undo { totals: self.totals, ..Undo::default() };
+    }
+
+    /// Ends the request: what was noted.
+    pub(crate) fn end(&mut self) -> Undo {
+        std::mem::take(&mut self.undo)
+    }
+
+    /// Takes a request back.
+    pub(crate) fn take_back(&mut self, undo: Undo, guard: &Guard) {
+        let mut end = undo.keys.len();
+        for change in undo.changes.into_iter().rev() {
+            match change {
+                Change::Value { space, key_len, previous } => {
+                    let start = end - key_len as usize;
+                    self.exchange(space, &undo.keys[start..end], previous, guard);
+                    end = start;
+                }
+                Change::Flush { trees, sizes } => {
+                    self.trees = trees;
+                    self.sizes = sizes;
+                }
+            }
+        }
+        self.totals = undo.totals;
+    }
+
+    /// The next version, for a change about to be made.
+    #[inline]
+    pub(crate) fn next_version(&mut self) -> u64 {
+        self.totals.changes += 1;
+        self.totals.changes
+    }
+
+    /// The id of a hash about to be made.
+    pub(crate) fn next_hash_id(&mut self) -> u64 {
+        let id = self.totals.next_hash;
+        self.totals.next_hash = id.wrapping_add(1);
+        id
+    }
+
+    /// The write primitive: sets or removes a key of a tree, and returns what it had.
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        value: Option<Value>,
+        guard: &Guard,
+    ) -> Option<Value> {
+        let previous = self.exchange(space, key, value, guard);
+        self.undo.keys.extend_from_slice(key);
+        let change = Change::Value { space, key_len: key.len() as u32, previous: previous.clone() };
+        self.undo.changes.push(change);
+        previous
+    }
+
+    /// [`Store::put`] without the note for undo.
+    #[inline]
+    pub(crate) fn exchange(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        value: Option<Value>,
+        guard: &Guard,
+    ) -> Option<Value> {
+        let added = value.as_ref().map_or(0, |value| weight(space, key, value));
+        let present = value.is_some();
+        let tree = self.trees.of(space);
+        let previous = match value {
+            Some(value) => tree.put(key, value, guard),
+            None => tree.remove(key, guard),
+        };
+        let removed = previous.as_ref().map_or(0, |value| weight(space, key, value));
+        self.sizes.bytes = self.sizes.bytes + added - removed;
+        let (gone, come) = (u64::from(previous.is_some()), u64::from(present));
+        match space {
+            Space::Keys => self.sizes.keys = self.sizes.keys + come - gone,
+            Space::Expiry => self.sizes.expiring = self.sizes.expiring + come - gone,
+            Space::Fields => {}
+        }
+        if let Some(checkpoint) = &mut self.checkpoint {
+            checkpoint.keep(&self.trees, space, key, &previous);
+        }
+        previous
+    }
+
+    /// Sets or removes a key with all that belongs to it: its entry in the expiry index, and the
+    /// fields of the hash that it held and no longer holds. Returns what it had.
+    #[inline]
+    pub(crate) fn replace(
+        &mut self,
+        key: &[u8],
+        value: Option<Value>,
+        guard: &Guard,
+    ) -> Option<Value> {
+        let hash = value.as_ref().and_then(HashHead::of).map(|head| head.id);
+        let previous = self.replace_head(key, value, guard);
+        if let Some(head) = previous.as_ref().and_then(HashHead::of)
+            && hash != Some(head.id)
+        {
+            self.drop_fields(head.id, guard);
+        }
+        previous
+    }
+
+    /// [`Store::replace`] that leaves a hash's fields where they are.
+    #[inline]
+    pub(crate) fn replace_head(
+        &mut self,
+        key: &[u8],
+        value: Option<Value>,
+        guard: &Guard,
+    ) -> Option<Value> {
+        let due = value.as_ref().map_or(0, due_ms);
+        let previous = self.put(Space::Keys, key, value, guard);
+        let before = previous.as_ref().map_or(0, due_ms);
+        if before != due {
+            if before != 0 {
+                self.put(Space::Expiry, &expiry_entry(before, key), None, guard);
+            }
+            if due != 0 {
+                let mark = Some(self.mark.clone());
+                self.put(Space::Expiry, &expiry_entry(due, key), mark, guard);
+            }
+        }
+        previous
+    }
+
+    /// Adds a key read from a checkpoint, with its entry in the expiry index.
+    pub(crate) fn restore_key(&mut self, key: &[u8], value: Value, guard: &Guard) {
+        let due = due_ms(&value);
+        let previous = self.exchange(Space::Keys, key, Some(value), guard);
+        let before = previous.as_ref().map_or(0, due_ms);
+        if before != 0 {
+            self.exchange(Space::Expiry, &expiry_entry(before, key), None, guard);
+        }
+        if due != 0 {
+            let mark = Some(self.mark.clone());
+            self.exchange(Space::Expiry, &expiry_entry(due, key), mark, guard);
+        }
+    }
+
+    /// Removes a key whose time has come, or the fields of its hash whose time has come. Returns
+    /// what the key has now.
+    pub(crate) fn settle(&mut self, key: &[u8], unix_ms: u64, guard: &Guard) -> Option<Value> {
+        let value = self.trees.of(Space::Keys).get(key, guard)?;
+        if value.header.header.is_expired(unix_ms) {
+            self.replace(key, None, guard);
+            self.totals.expired += 1;
+            self.next_version();
+            return None;
+        }
+        match HashHead::of(&value) {
+            Some(head) if head.earliest_ms != 0 && head.earliest_ms <= unix_ms => {
+                self.settle_fields(key, &value, head, unix_ms, guard)
+            }
+            _ => Some(value),
+        }
+    }
+
+    fn settle_fields(
+        &mut self,
+        key: &[u8],
+        value_before: &Value,
+        mut head: HashHead,
+        unix_ms: u64,
+        guard: &Guard,
+    ) -> Option<Value> {
+        let (mut due, mut earliest) = (Vec::new(), u64::MAX);
+        self.scan_fields(head.id, b"", guard, |field, value| {
+            let expire_ms = value.header.header.expire_ms;
+            if value.header.header.is_expired(unix_ms) {
+                due.push(field.to_vec());
+            } else if expire_ms != 0 {
+                earliest = earliest.min(expire_ms);
+            }
+            true
+        });
+        for field in &due {
+            self.put(Space::Fields, &field_key(head.id, field), None, guard);
+        }
+        head.count = head.count.saturating_sub(due.len() as u64);
+        head.earliest_ms = if earliest == u64::MAX { 0 } else { earliest };
+        let header = value_before.header.header;
+        // Without a removal only the bound was too low, which is no change.
+        let version = if due.is_empty() { header.version() } else { self.next_version() };
+        let header = Header::new(Kind::Hash, version, header.expire_ms);
+        let settled = (head.count > 0).then(|| value(header, &head.to_bytes()));
+        self.replace(key, settled.clone(), guard);
+        settled
+    }
+
+    fn drop_fields(&mut self, id: u64, guard: &Guard) {
+        let mut fields = Vec::new();
+        self.scan_fields(id, b"", guard, |field, _| {
+            fields.push(field.to_vec());
+            true
+        });
+        for field in fields {
+            self.put(Space::Fields, &field_key(id, &field), None, guard);
+        }
+    }
+
+    /// Visits the fields of a hash from `start` on, in order, until `visit` returns false.
+    pub(crate) fn scan_fields(
+        &self,
+        id: u64,
+        start: &[u8],
+        guard: &Guard,
+        mut visit: impl FnMut(&[u8], &Value) -> bool,
+    ) {
+        let start = field_key(id, start);
+        let prefix = id.to_be_bytes();
+        let tree = self.trees.of(Space::Fields);
+        tree.scan(std::ops::Bound::Included(&start), guard, |key, value| {
+            match key.strip_prefix(&prefix) {
+                Some(field) => visit(field, value),
+                None => false,
+            }
+        });
+    }
+
+    /// Swaps all trees for empty ones.
+    pub(crate) fn flush(&mut self) {
+        let trees = std::mem::replace(&mut self.trees, Trees::new());
+        let sizes = std::mem::take(&mut self.sizes);
+        self.undo.changes.push(Change::Flush { trees, sizes });
+        self.next_version();
+    }
+
+    /// The time of the first key to expire.
+    pub(crate) fn earliest_expiry(&self, guard: &Guard) -> Option<u64> {
+        if self.sizes.expiring == 0 {
+            return None;
+        }
+        let mut earliest = None;
+        let tree = self.trees.of(Space::Expiry);
+        tree.scan(std::ops::Bound::Unbounded, guard, |entry, _| {
+            earliest = entry.first_chunk::<8>().map(|time| u64::from_be_bytes(*time));
+            false
+        });
+        earliest
+    }
+
+    /// Settles at most `limit` keys whose time has come, the oldest first.
+    pub(crate) fn sweep(&mut self, unix_ms: u64, limit: usize, guard: &Guard) {
+        if self.sizes.expiring == 0 {
+            return;
+        }
+        let mut due: Vec<Vec<u8>> = Vec::new();
+        let tree = self.trees.of(Space::Expiry);
+        tree.scan(std::ops::Bound::Unbounded, guard, |entry, _| {
+            let Some((time, key)) = entry.split_first_chunk::<8>() else { return false };
+            if u64::from_be_bytes(*time) > unix_ms || due.len() == limit {
+                return false;
+            }
+            due.push(key.to_vec());
+            true
+        });
+        for key in due {
+            self.settle(&key, unix_ms, guard);
+        }
+    }
+}
+
+/// Calls `with` with the place of a hash's field, made without an allocation if it is short.
+#[inline]
+pub(crate) fn with_field_key<R>(id: u64, field: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
+    const SHORT: usize = 64;
+    let length = 8 + field.len();
+    if length > SHORT {
+        return with(&field_key(id, field));
+    }
+    let mut key = [0; SHORT];
+    key[..8].copy_from_slice(&id.to_be_bytes());
+    key[8..length].copy_from_slice(field);
+    with(&key[..length])
+}
+
+/// The place of a hash's field.
+pub(crate) fn field_key(id: u64, field: &[u8]) -> Vec<u8> {
+    [&id.to_be_bytes()[..], field].concat()
+}

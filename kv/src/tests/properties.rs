@@ -1,0 +1,384 @@
+//! Properties of random sequences of commands.
+
+use proptest::prelude::*;
+use resp::Protocol;
+use smr::StateMachine;
+
+use super::{Bench, NOW, command, dump};
+use crate::random::Draws;
+use crate::store::{Space, Store, Undo, weight};
+use crate::{Place, request, table};
+
+/// Commands with holes: `K` a key, `F` a field, `V` a value, `N` a number, `T` a short time.
+const WRITES: &[&str] = &[
+    "HPEXPIRE K T FIELDS 2 F F",
+    "HPEXPIRE K T FIELDS 1 F",
+    "HPEXPIRE K T GT FIELDS 2 F F",
+    "HEXPIRE K 1 NX FIELDS 1 F",
+    "HPEXPIREAT K 1700000000020 FIELDS 1 F",
+    "HEXPIREAT K 1 FIELDS 1 F",
+    "HPERSIST K FIELDS 1 F",
+    "SET K V",
+    "SET K V PX T",
+    "SET K V KEEPTTL",
+    "SET K V NX",
+    "SET K V XX GET",
+    "GETEX K PX T",
+    "GETEX K PERSIST",
+    "GETDEL K",
+    "GETSET K V",
+    "MSET K V K V K V",
+    "MSETNX K V K V",
+    "SETNX K V",
+    "SETEX K 1 V",
+    "PSETEX K T V",
+    "APPEND K V",
+    "SETRANGE K 3 V",
+    "INCR K",
+    "DECR K",
+    "INCRBY K N",
+    "DECRBY K N",
+    "INCRBYFLOAT K N",
+    "DEL K K",
+    "UNLINK K",
+    "EXPIRE K 1",
+    "PEXPIRE K T",
+    "EXPIRE K -1",
+    "EXPIREAT K 1800000000",
+    "PEXPIREAT K 1700000000020",
+    "PERSIST K",
+    "RENAME K K",
+    "RENAMENX K K",
+    "COPY K K",
+    "COPY K K REPLACE",
+    "HSET K F V F V",
+    "HMSET K F V",
+    "HSETNX K F V",
+    "HINCRBY K F N",
+    "HINCRBYFLOAT K F N",
+    "HDEL K F",
+    "HDEL K F F F F F F",
+    "CAS K V V",
+    "HSET K F V",
+    "HSET K F V",
+];
+
+const READS: &[&str] = &[
+    "HTTL K FIELDS 2 F F",
+    "HPEXPIRETIME K FIELDS 1 F",
+    "GET K",
+    "MGET K K",
+    "STRLEN K",
+    "GETRANGE K 0 2",
+    "LCS K K IDX",
+    "EXISTS K K",
+    "TOUCH K",
+    "TTL K",
+    "PTTL K",
+    "EXPIRETIME K",
+    "PEXPIRETIME K",
+    "TYPE K",
+    "KEYS k*",
+    "SCAN \"\"",
+    "DBSIZE",
+    "HGET K F",
+    "HMGET K F F",
+    "HLEN K",
+    "HSTRLEN K F",
+    "HKEYS K",
+    "HVALS K",
+    "HGETALL K",
+    "HEXISTS K F",
+    "HSCAN K \"\"",
+    "KRANGE - +",
+    "KCOUNT - +",
+    "OBJECT ENCODING K",
+    "MEMORY USAGE K",
+];
+
+const DRAWN: &[&str] =
+    &["RANDOMKEY", "HRANDFIELD K", "HRANDFIELD K -3 WITHVALUES", "HRANDFIELD K 2"];
+
+fn fill(template: &str, draws: &mut Draws) -> String {
+    let mut pick = |words: &[&str]| words[draws.below(words.len())].to_owned();
+    let word = |word| match word {
+        "K" => pick(&["k1", "k2", "k3", "k4", "k5", "\"\""]),
+        "F" => pick(&["f", "g", "h", "\"\""]),
+        "V" => pick(&["v", "w", "10", "9223372036854775807", "\"\"", "a-longer-value"]),
+        "N" => pick(&["1", "-7", "2.5", "9223372036854775807"]),
+        "T" => pick(&["1", "2", "5", "20", "1000"]),
+        word => word.to_owned(),
+    };
+    template.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A request, from a number: mostly one command, sometimes more, a transaction, a flush, a sweep.
+fn request_of(seed: u64) -> Vec<u8> {
+    let mut draws = Draws::new(seed);
+    let line = |draws: &mut Draws| {
+        let templates = if draws.below(4) == 0 { READS } else { WRITES };
+        let templates = if draws.below(20) == 0 { DRAWN } else { templates };
+        let template = templates[draws.below(templates.len())];
+        let protocol = if draws.below(2) == 0 { Protocol::V2 } else { Protocol::V3 };
+        command(protocol, &fill(template, draws))
+    };
+    let mut request = Vec::new();
+    match draws.below(30) {
+        0 => request.extend(command(Protocol::V2, "FLUSHALL")),
+        1 => request::push_sweep(&mut request),
+        2 => request::push_versions(&mut request, &[b"k1", b"k2"]),
+        3..6 => {
+            let commands: Vec<u8> = (0..3).flat_map(|_| line(&mut draws)).collect();
+            let watches: &[(&[u8], u64)] = if draws.below(2) == 0 { &[(b"k1", 0)] } else { &[] };
+            request::push_transaction(&mut request, Protocol::V2, watches, &commands);
+        }
+        6..12 => (0..4).for_each(|_| request.extend(line(&mut draws))),
+        _ => request.extend(line(&mut draws)),
+    }
+    request
+}
+
+/// Lets time pass now and then.
+fn pass_time(bench: &mut Bench, seed: u64) {
+    bench.unix_ms += [0, 0, 0, 1, 3][Draws::new(!seed).below(5)];
+}
+
+fn check_sizes(store: &Store) {
+    let guard = masstree::pin();
+    let (mut counts, mut bytes) = ([0; 3], 0);
+    for space in [Space::Keys, Space::Fields, Space::Expiry] {
+        store.trees.of(space).scan(std::ops::Bound::Unbounded, &guard, |key, value| {
+            counts[space as usize] += 1;
+            bytes += weight(space, key, value);
+            true
+        });
+    }
+    let stats = store.stats();
+    assert_eq!((counts[0], counts[2], bytes), (stats.keys, stats.expiring, stats.bytes));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn undo_restores_the_state(seeds in prop::collection::vec(any::<u64>(), 1..60)) {
+        let mut bench = Bench::new();
+        let mut done = Vec::new();
+        for &seed in &seeds {
+            pass_time(&mut bench, seed);
+            let before = dump(&bench.store);
+            let (answer, undo) = bench.apply(&request_of(seed));
+            check_sizes(&bench.store);
+            done.push((seed, bench.unix_ms, before, answer, undo));
+        }
+        let last = dump(&bench.store);
+        let mut again = Vec::new();
+        for (seed, unix_ms, before, answer, undo) in done.into_iter().rev() {
+            bench.store.undo(undo);
+            prop_assert_eq!(dump(&bench.store), before);
+            again.push((seed, unix_ms, answer));
+        }
+        bench.position = 0;
+        for (seed, unix_ms, answer) in again.into_iter().rev() {
+            bench.unix_ms = unix_ms;
+            prop_assert_eq!(bench.apply(&request_of(seed)).0, answer);
+        }
+        prop_assert_eq!(dump(&bench.store), last);
+    }
+
+    #[test]
+    fn the_same_log_gives_the_same_state(seeds in prop::collection::vec(any::<u64>(), 1..80)) {
+        let (mut one, mut other) = (Bench::new(), Bench::new());
+        for &seed in &seeds {
+            pass_time(&mut one, seed);
+            pass_time(&mut other, seed);
+            // Reads beside the log leave no trace.
+            let _ = other.read("RANDOMKEY");
+            let _ = other.read("HRANDFIELD k1");
+            prop_assert_eq!(one.apply(&request_of(seed)).0, other.apply(&request_of(seed)).0);
+        }
+        prop_assert_eq!(dump(&one.store), dump(&other.store));
+    }
+
+    #[test]
+    fn reads_reply_alike_in_the_log_and_beside_it(
+        seeds in prop::collection::vec(any::<u64>(), 1..60),
+    ) {
+        let mut bench = Bench::new();
+        for &seed in &seeds {
+            pass_time(&mut bench, seed);
+            bench.apply(&request_of(seed));
+            let mut draws = Draws::new(seed);
+            let line = fill(READS[draws.below(READS.len())], &mut draws);
+            if let Some(reply) = bench.read(&line) {
+                prop_assert_eq!(bench.run(&line), reply, "{}", line);
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_is_the_state_at_its_beginning(
+        before in prop::collection::vec(any::<u64>(), 0..60),
+        after in prop::collection::vec((any::<u64>(), 1usize..200), 0..60),
+    ) {
+        let mut bench = Bench::new();
+        for &seed in &before {
+            pass_time(&mut bench, seed);
+            bench.apply(&request_of(seed));
+        }
+        let expected = dump(&bench.store);
+        bench.store.checkpoint_begin();
+        let mut chunks = Vec::new();
+        let mut undos: Vec<Undo> = Vec::new();
+        let mut last = false;
+        for &(seed, budget) in &after {
+            let mut draws = Draws::new(seed);
+            if draws.below(3) == 0 {
+                undos.drain(..).rev().for_each(|undo| bench.store.undo(undo));
+            } else if draws.below(3) == 0 && let Some(undo) = undos.pop() {
+                bench.store.undo(undo);
+            } else {
+                pass_time(&mut bench, seed);
+                undos.push(bench.apply(&request_of(seed)).1);
+            }
+            if !last && draws.below(2) == 0 {
+                chunks.push(Vec::new());
+                last = bench.store.checkpoint_next(budget, chunks.last_mut().unwrap());
+            }
+        }
+        while !last {
+            chunks.push(Vec::new());
+            last = bench.store.checkpoint_next(100, chunks.last_mut().unwrap());
+        }
+        let mut restored = Store::default();
+        restored.restore_begin();
+        for chunk in &chunks {
+            prop_assert!(restored.restore_chunk(chunk).is_ok());
+        }
+        prop_assert_eq!(dump(&restored), expected);
+    }
+
+    #[test]
+    fn any_bytes_are_a_request(bytes in prop::collection::vec(any::<u8>(), 0..200), seed: u64) {
+        let mut bench = Bench::new();
+        bench.apply(&request_of(seed));
+        for request in [bytes.clone(), spoiled(request_of(seed), &bytes)] {
+            let before = dump(&bench.store);
+            let _ = bench.store.read(NOW, &request, &mut Vec::new());
+            prop_assert_eq!(&dump(&bench.store), &before);
+            let (_, undo) = bench.apply(&request);
+            bench.store.undo(undo);
+            prop_assert_eq!(dump(&bench.store), before);
+        }
+    }
+
+    #[test]
+    fn any_arguments_get_a_reply(
+        id in 0..table::all().len() as u16,
+        args in prop::collection::vec(argument(), 0..7),
+    ) {
+        let mut bench = Bench::new();
+        bench.run("MSET k1 v k2 10 k3 2.5");
+        bench.run("HSET k4 f v g 10 h 2.5");
+        let spec = table::spec(id).unwrap();
+        let mut argv = vec![spec.name.as_bytes()];
+        argv.extend(args.iter().map(|arg| &arg[..]));
+        let mut request = Vec::new();
+        request::push_command(&mut request, Protocol::V3, spec, &argv);
+        let before = dump(&bench.store);
+        let (answer, undo) = bench.apply(&request);
+        let reply = super::only(&answer);
+        let parsed = resp::Value::parse(&reply);
+        prop_assert!(parsed.is_ok_and(|(_, length)| length == reply.len()), "{:?}", reply);
+        if spec.place != Place::Write {
+            prop_assert_eq!(&dump(&bench.store), &before);
+        }
+        check_sizes(&bench.store);
+        bench.store.undo(undo);
+        prop_assert_eq!(dump(&bench.store), before);
+    }
+
+    #[test]
+    fn any_bytes_may_claim_to_be_a_checkpoint(
+        seeds in prop::collection::vec(any::<u64>(), 1..20),
+        bytes in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut bench = Bench::new();
+        for &seed in &seeds {
+            bench.apply(&request_of(seed));
+        }
+        let mut chunk = Vec::new();
+        bench.store.checkpoint_begin();
+        bench.store.checkpoint_next(usize::MAX, &mut chunk);
+        for chunk in [bytes.clone(), spoiled(chunk, &bytes)] {
+            bench.store.restore_begin();
+            if bench.store.restore_chunk(&chunk).is_err() {
+                bench.store.restore_begin();
+            }
+            for &seed in &seeds {
+                bench.apply(&request_of(seed));
+            }
+        }
+    }
+}
+
+/// Changes a few bytes, or cuts some off.
+fn spoiled(mut bytes: Vec<u8>, with: &[u8]) -> Vec<u8> {
+    let length = bytes.len();
+    for pair in with.chunks_exact(2).take(3) {
+        bytes[usize::from(pair[0]) * length / 256] = pair[1];
+    }
+    if with.len() % 4 == 1 {
+        bytes.truncate(length / 2);
+    }
+    bytes
+}
+
+fn argument() -> impl Strategy<Value = Vec<u8>> {
+    const WORDS: &[&str] = &[
+        "k1",
+        "k2",
+        "k3",
+        "k4",
+        "f",
+        "g",
+        "0",
+        "1",
+        "-1",
+        "3",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "NX",
+        "XX",
+        "GET",
+        "EX",
+        "PX",
+        "PXAT",
+        "KEEPTTL",
+        "PERSIST",
+        "GT",
+        "MATCH",
+        "COUNT",
+        "TYPE",
+        "*",
+        "-",
+        "+",
+        "LIMIT",
+        "WITHVALUES",
+        "REV",
+        "IDX",
+        "LEN",
+        "ENCODING",
+        "USAGE",
+        "HELP",
+        "FIELDS",
+        "REPLACE",
+        "DB",
+        "2.5",
+        "inf",
+        "1e300",
+        "1e9999999",
+    ];
+    let word = prop::sample::select(WORDS).prop_map(|word| word.as_bytes().to_vec());
+    prop_oneof![6 => word, 1 => prop::collection::vec(any::<u8>(), 0..20)]
+}
