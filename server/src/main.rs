@@ -2,20 +2,46 @@
 
 #![forbid(unsafe_code)]
 
+mod bootstrap;
 mod cli;
+mod demo;
+mod group;
+mod link;
 mod redis;
 mod serve;
+mod supervise;
+
+use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Action, Cli};
+use cli::{Action, Cli, Format};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lockstep: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Action::Serve(flags) => serve::serve(flags),
-        Action::Demo(_) | Action::Status(_) | Action::Bootstrap(_) => todo!(),
+        Action::Serve(flags) => serve::serve(*flags),
+        Action::Demo(flags) => demo::demo(&flags),
+        Action::Bootstrap(flags) => bootstrap::bootstrap(&flags),
+        Action::Status(flags) => {
+            let members = group::ask(&flags.host, flags.port)?;
+            match flags.output {
+                Format::Table => print!("{}", group::to_table(&members)),
+                Format::Json => println!("{:#}", group::to_json(&members)),
+            }
+            Ok(())
+        }
     }
 }

@@ -37,7 +37,7 @@ pub use options::{
 pub use run::{Outcome, Summary, find, run_many, run_seed};
 pub use scenario::run_scenario;
 pub use service::{Action, Command, TestService};
-pub use subject::{Promise, Setup, Subject};
 pub use smr::Durability;
+pub use subject::{Promise, Setup, Subject};
 pub use vsr::Replica as Vsr;
 pub use world::Trace;

@@ -47,6 +47,13 @@ pub struct Finished {
     pub answer: Answer,
 }
 
+/// A request or read that is unanswered, and when it was last sent, in [`Now::micros`].
+#[derive(Debug)]
+struct Sent<T> {
+    what: T,
+    at: u64,
+}
+
 /// One gateway's requests.
 #[derive(Debug)]
 pub struct Client {
@@ -56,12 +63,13 @@ pub struct Client {
     view: View,
     primary: ReplicaId,
     next: RequestNumber,
-    outstanding: VecDeque<Request>,
+    outstanding: VecDeque<Sent<Request>>,
     next_read: RequestNumber,
-    reads: BTreeMap<RequestNumber, Bytes>,
-    resend_at: Option<u64>,
-    /// The next timeout resends to the same replica.
-    stay: bool,
+    reads: BTreeMap<RequestNumber, Sent<Bytes>>,
+    /// When a replica last executed something for this client, in [`Now::micros`].
+    served_at: u64,
+    /// A refusal asked for another try at this time.
+    again_at: Option<u64>,
 }
 
 impl Client {
@@ -77,8 +85,8 @@ impl Client {
             outstanding: VecDeque::new(),
             next_read: RequestNumber(1),
             reads: BTreeMap::new(),
-            resend_at: None,
-            stay: false,
+            served_at: 0,
+            again_at: None,
         }
     }
 
@@ -99,11 +107,10 @@ impl Client {
         }
         let number = self.next;
         self.next = number.next();
-        let oldest_unanswered = self.outstanding.front().map_or(number, |first| first.number);
+        let oldest_unanswered = self.outstanding.front().map_or(number, |first| first.what.number);
         let request = Request { client: self.id, number, oldest_unanswered, body };
         out.push((self.primary, ClientMessage::Request(request.clone())));
-        self.outstanding.push_back(request);
-        self.arm(now);
+        self.outstanding.push_back(Sent { what: request, at: now.micros });
         Some(number)
     }
 
@@ -114,15 +121,10 @@ impl Client {
         }
         let number = self.next_read;
         self.next_read = number.next();
-        self.reads.insert(number, body.clone());
+        self.reads.insert(number, Sent { what: body.clone(), at: now.micros });
         let read = ReadRequest { client: self.id, number, body };
         out.push((self.primary, ClientMessage::Read(read)));
-        self.arm(now);
         Some(number)
-    }
-
-    fn arm(&mut self, now: Now) {
-        self.resend_at.get_or_insert(now.micros + self.timing.retry);
     }
 
     /// Takes a reply; returns the request that it ends, if it does.
@@ -130,87 +132,86 @@ impl Client {
         if reply.client != self.id {
             return None;
         }
+        let (number, read) = (reply.number, reply.read);
         let answer = match reply.outcome {
             Outcome::Done { position, body } => {
-                self.learn(reply.view);
-                self.resend_at = Some(now.micros + self.timing.retry);
+                self.served_at = now.micros;
                 Answer::Done { position, body }
             }
             Outcome::MustLog => Answer::MustLog,
             Outcome::Refused(Refusal::StateLost) => Answer::StateLost,
             Outcome::Refused(Refusal::Retired) => Answer::Retired,
-            Outcome::Refused(refusal) => {
-                self.on_refusal(now, reply.view, refusal, out);
+            Outcome::Refused(_) => {
+                self.on_refusal(now, reply.view, out);
                 return None;
             }
         };
-        let (number, read) = (reply.number, reply.read);
         let known = if read {
             self.reads.remove(&number).is_some()
         } else {
-            let index = self.outstanding.iter().position(|request| request.number == number);
+            let index = self.outstanding.iter().position(|sent| sent.what.number == number);
             index.and_then(|index| self.outstanding.remove(index)).is_some()
         };
-        if self.outstanding() == 0 {
-            self.resend_at = None;
-        }
+        self.on_view(now, reply.view, out);
         known.then_some(Finished { number, read, answer })
     }
 
-    fn on_refusal(&mut self, now: Now, view: View, refusal: Refusal, out: &mut Sends) {
+    /// An election is running, another replica leads, or an earlier request was lost.
+    fn on_refusal(&mut self, now: Now, view: View, out: &mut Sends) {
         self.on_view(now, view, out);
-        let elsewhere = view == self.view && view.primary() != self.primary;
-        if elsewhere {
+        if view == self.view {
             self.primary = view.primary();
         }
-        // An earlier request was lost, or another replica leads: the same primary again, soon.
-        self.stay = elsewhere || refusal == Refusal::OutOfOrder;
-        let soon = now.micros + self.timing.retry / 4;
-        self.resend_at = self.resend_at.map(|at| at.min(soon));
+        self.again_at.get_or_insert(now.micros + self.timing.retry / 4);
     }
 
     /// A view is known to have been entered: if it is news, its primary gets everything that is
     /// unanswered.
     pub fn on_view(&mut self, now: Now, view: View, out: &mut Sends) {
-        if self.learn(view) {
-            self.resend(now, out);
-        }
-    }
-
-    fn learn(&mut self, view: View) -> bool {
-        let news = view > self.view;
-        if news {
+        if view > self.view {
             self.view = view;
-            let moved = self.primary != view.primary();
-            self.primary = view.primary();
-            return moved;
+            if self.primary != view.primary() {
+                self.primary = view.primary();
+                self.resend(now, out);
+            }
         }
-        false
     }
 
     /// When [`Client::timeout`] is due, in [`Now::micros`].
     pub fn deadline(&self) -> Option<u64> {
-        self.resend_at
+        let oldest = self.oldest()?;
+        let due = oldest + self.timing.retry;
+        Some(self.again_at.map_or(due, |again| again.min(due)))
     }
 
-    /// Nothing was heard for a while: tries the next replica.
+    fn oldest(&self) -> Option<u64> {
+        let write = self.outstanding.front().map(|sent| sent.at);
+        let read = self.reads.first_key_value().map(|(_, sent)| sent.at);
+        write.into_iter().chain(read).min()
+    }
+
+    /// Sends again what was not answered for a while, to the next replica if this one serves nothing.
     pub fn timeout(&mut self, now: Now, out: &mut Sends) {
-        if self.resend_at.is_none_or(|at| now.micros < at) {
+        if self.deadline().is_none_or(|due| now.micros < due) {
             return;
         }
-        if !core::mem::take(&mut self.stay) {
+        let retry = self.timing.retry;
+        let late = self.oldest().is_some_and(|at| at + retry <= now.micros);
+        if late && self.served_at + retry <= now.micros {
             self.primary = ReplicaId((self.primary.0 + 1) % self.replicas);
         }
         self.resend(now, out);
     }
 
     fn resend(&mut self, now: Now, out: &mut Sends) {
-        self.resend_at = (self.outstanding() > 0).then_some(now.micros + self.timing.retry);
-        for request in &self.outstanding {
-            out.push((self.primary, ClientMessage::Request(request.clone())));
+        self.again_at = None;
+        for sent in &mut self.outstanding {
+            sent.at = now.micros;
+            out.push((self.primary, ClientMessage::Request(sent.what.clone())));
         }
-        for (&number, body) in &self.reads {
-            let read = ReadRequest { client: self.id, number, body: body.clone() };
+        for (&number, sent) in &mut self.reads {
+            sent.at = now.micros;
+            let read = ReadRequest { client: self.id, number, body: sent.what.clone() };
             out.push((self.primary, ClientMessage::Read(read)));
         }
     }

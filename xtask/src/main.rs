@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod clients;
+mod compare;
 mod redis_suite;
 mod servers;
 mod sim;
@@ -24,15 +26,21 @@ enum Task {
     Sim(sim::Arguments),
     /// Check the rules of style and layering that neither rustfmt nor clippy knows.
     Tidy,
+    /// Measure ours beside Redis, Valkey and etcd, as far as they are on the PATH.
+    Compare(compare::Arguments),
     /// Run Redis's own tests against a demo group, or any RESP server.
     RedisSuite(redis_suite::Arguments),
+    /// Run stock Redis libraries against a demo group, or any RESP server.
+    Clients(clients::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Tidy => tidy::run(),
+        Task::Compare(arguments) => compare::run(&arguments),
         Task::RedisSuite(arguments) => redis_suite::run(&arguments),
+        Task::Clients(arguments) => clients::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
