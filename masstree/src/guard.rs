@@ -1,0 +1,41 @@
+//! Pinning: what a thread may see stays allocated while it is pinned.
+//!
+//! The guard is a type of this crate, so that a guard of a foreign collector, which would protect
+//! nothing here, cannot be handed to the tree.
+
+/// Proof that the thread is pinned. No value or node that the tree held at any time while the guard
+/// lives is freed before the guard is dropped, so keep guards short.
+pub struct Guard(crossbeam_epoch::Guard);
+
+/// Pins the current thread. Pinning again while pinned is cheap.
+pub fn pin() -> Guard {
+    Guard(crossbeam_epoch::pin())
+}
+
+impl Guard {
+    /// Lets memory retired until now be freed, as if the guard were dropped and taken anew.
+    pub fn repin(&mut self) {
+        self.0.repin();
+    }
+
+    /// Hands this thread's retired memory over for freeing, by whichever thread comes first.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// Runs `free` once no guard that exists now is left.
+    ///
+    /// # Safety
+    /// `free` may run on any thread, and what it frees can no longer be reached from the tree.
+    pub(crate) unsafe fn retire(&self, free: impl FnOnce()) {
+        // SAFETY: the caller vouches for running on another thread; every closure of this crate
+        // owns what it captures.
+        unsafe { self.0.defer_unchecked(free) }
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guard")
+    }
+}

@@ -1,0 +1,107 @@
+//! Splits ([Mao] figure 3-5).
+
+use std::array;
+
+use crate::{
+    border::{Border, Entry},
+    guard::Guard,
+    hook::{self, Point},
+    interior::Interior,
+    node::{Locked, Node},
+    permutation::WIDTH,
+};
+
+/// Splits a full border and inserts `entry`, whose place among the old keys is `index`.
+pub(crate) fn split_insert<'g>(
+    left: Locked<'g, Border>,
+    index: usize,
+    entry: Entry<'_>,
+    guard: &'g Guard,
+) {
+    let permutation = left.permutation();
+    let all: [Entry<'_>; WIDTH + 1] = array::from_fn(|i| {
+        let old = match i {
+            _ if i < index => i,
+            _ if i == index => return entry,
+            _ => i - 1,
+        };
+        left.entry(permutation.slot(old), guard).expect("a live slot is filled")
+    });
+    let boundary = boundary(&all, index, left.next.is_none());
+    left.word().mark_splitting();
+
+    let right = Border::new_locked(all[boundary].at.slice, false);
+    right.word().mark_splitting();
+    right.reserve_suffixes(all[boundary..].iter().map(|e| e.suffix.len()).sum());
+    for (i, moved) in all[boundary..].iter().enumerate() {
+        right.insert(i, *moved, guard);
+    }
+    if index < boundary {
+        left.truncate(boundary - 1);
+        left.insert(index, entry, guard);
+    } else {
+        left.truncate(boundary);
+    }
+    link_right_of(&left, &right, guard);
+    hook::reach(Point::SplitLinked);
+    let lowkey = right.lowkey;
+    ascend(left.into_node(), lowkey, right.into_node(), guard);
+}
+
+/// How many of the entries stay left: about half, but keys with the same slice stay together, and
+/// a node that is filled in ascending order stays full ([Mao] 3.1.3).
+fn boundary(all: &[Entry<'_>; WIDTH + 1], index: usize, rightmost: bool) -> usize {
+    let divides = |i: usize| all[i - 1].at.slice != all[i].at.slice;
+    if rightmost && index == WIDTH && divides(WIDTH) {
+        return WIDTH;
+    }
+    let middle = all.len() / 2;
+    (1..all.len())
+        .filter(|&i| divides(i))
+        .min_by_key(|&i| i.abs_diff(middle))
+        .expect("at most ten keys share a slice")
+}
+
+fn link_right_of(left: &Locked<'_, Border>, right: &Locked<'_, Border>, guard: &Guard) {
+    let next = left.next.load(guard);
+    right.highkey.store(left.highkey.load());
+    right.next.store(next);
+    right.prev.store(Some(left.as_ref()));
+    if let Some(next) = next {
+        // Protected by the lock of `left`, which is its left neighbour until here.
+        next.prev.store(Some(right.as_ref()));
+    }
+    left.next.store(Some(right.as_ref()));
+    left.highkey.store(right.lowkey);
+}
+
+/// Inserts `right`, which leads on from `slice`, into the parent of `left`, splitting upward as
+/// needed.
+fn ascend<'g>(
+    mut left: Locked<'g, Node>,
+    mut slice: u64,
+    mut right: Locked<'g, Node>,
+    guard: &'g Guard,
+) {
+    loop {
+        let Some(parent) = left.lock_parent(guard) else {
+            // Whoever comes to `left` as the entrance of its layer finds the new root above it.
+            drop(Interior::new_root(left.as_ref(), slice, right.as_ref()));
+            left.word().clear_root();
+            return;
+        };
+        let index = parent.index_of(left.as_ref(), guard);
+        if parent.nkeys() < WIDTH {
+            parent.word().mark_inserting();
+            parent.insert(index, slice, right.as_ref(), guard);
+            drop((left, right, parent));
+            return;
+        }
+        parent.word().mark_splitting();
+        drop(left);
+        let (sibling, middle) = parent.split_insert(index, slice, right.as_ref(), guard);
+        slice = middle;
+        left = parent.into_node();
+        right = sibling.into_node();
+    }
+}

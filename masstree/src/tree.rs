@@ -1,0 +1,259 @@
+//! The map: its operations, in terms of values rather than raw slots.
+
+use std::{marker::PhantomData, mem::ManuallyDrop, ops::Bound};
+
+use crate::{
+    border::Border,
+    counter::Counter,
+    field::{LinkOrValue, LinkOrValueCell, RawValue, Ref},
+    get::{get, top_layer},
+    guard::{Guard, pin},
+    key::MAX_KEY_LEN,
+    node::Node,
+    put::{Change, change},
+    scan::{Direction, scan},
+    slot::Slot,
+};
+
+/// A concurrent map from byte strings to values, in the keys' lexicographic order ([Mao] 3.1).
+///
+/// Any number of threads may use it at once. Operations on one key are linearizable; scans are
+/// not atomic. A value that was replaced or removed is dropped once no guard is left that could
+/// still see it.
+///
+/// ```
+/// use std::{ops::Bound, sync::Arc};
+/// use masstree::{Masstree, pin};
+///
+/// let tree = Masstree::<Arc<u64>>::new();
+/// let guard = pin();
+/// assert!(tree.put(b"one", Arc::new(1), &guard).is_none());
+/// assert_eq!(*tree.put(b"one", Arc::new(10), &guard).unwrap(), 1);
+/// tree.put(b"two", Arc::new(2), &guard);
+///
+/// assert_eq!(tree.get_with(b"one", &guard, |value| **value), Some(10));
+/// let mut seen = Vec::new();
+/// tree.scan(Bound::Included(b"p"), &guard, |key, value| {
+///     seen.push((key.to_vec(), **value));
+///     true
+/// });
+/// assert_eq!(seen, [(b"two".to_vec(), 2)]);
+/// assert_eq!(*tree.remove(b"one", &guard).unwrap(), 10);
+/// assert_eq!(tree.len(), 1);
+/// ```
+pub struct Masstree<V: Slot> {
+    root: LinkOrValueCell,
+    len: Counter,
+    values: PhantomData<V>,
+}
+
+impl<V: Slot> Masstree<V> {
+    /// An empty map.
+    pub fn new() -> Self {
+        let root = Border::new_locked(0, true).as_ref().node();
+        Masstree {
+            root: LinkOrValueCell::layer(root),
+            len: Counter::default(),
+            values: PhantomData,
+        }
+    }
+
+    pub(crate) fn root_cell(&self) -> &LinkOrValueCell {
+        &self.root
+    }
+
+    /// The number of keys: exact when no writer is active, otherwise near.
+    pub fn len(&self) -> usize {
+        self.len.sum()
+    }
+
+    /// Whether `len` is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8], guard: &Guard) -> Option<V> {
+        self.get_with(key, guard, V::clone)
+    }
+
+    /// Applies `f` to the value of `key`, without counting a reference.
+    pub fn get_with<R>(&self, key: &[u8], guard: &Guard, f: impl FnOnce(&V) -> R) -> Option<R> {
+        // SAFETY: the tree owned the value during this call, under this guard.
+        get(&self.root, key, guard).map(|raw| unsafe { look(raw, f) })
+    }
+
+    /// Sets the value of `key` and returns the previous one.
+    ///
+    /// # Panics
+    /// If the key is longer than [`MAX_KEY_LEN`].
+    pub fn put(&self, key: &[u8], value: V, guard: &Guard) -> Option<V> {
+        check_key(key);
+        let new = value.into_raw();
+        let old = change(&self.root, key, guard, |_| Change::Set(new));
+        if old.is_none() {
+            self.len.add(1);
+        }
+        old.map(|raw| release(raw, guard))
+    }
+
+    /// Removes `key` and returns its value.
+    pub fn remove(&self, key: &[u8], guard: &Guard) -> Option<V> {
+        let old = change(&self.root, key, guard, |old| match old {
+            Some(_) => Change::Remove,
+            None => Change::Keep,
+        })?;
+        self.len.add(-1);
+        Some(release(old, guard))
+    }
+
+    /// Sets the value of `key` if it has none; otherwise fails with the one it has.
+    ///
+    /// # Panics
+    /// If the key is longer than [`MAX_KEY_LEN`].
+    pub fn insert_if_absent(&self, key: &[u8], value: V, guard: &Guard) -> Result<(), V> {
+        match self.compare_and_set(key, guard, None, Some(value)) {
+            Ok(_) => Ok(()),
+            Err(current) => Err(current.expect("only a present key differs from none")),
+        }
+    }
+
+    /// Makes `new` the value of `key`, where none means no such key, if its value is `expected`:
+    /// that very pointer, not an equal value. Returns the previous value, which is `expected`; or
+    /// fails with the current one.
+    ///
+    /// # Panics
+    /// If the key is longer than [`MAX_KEY_LEN`].
+    pub fn compare_and_set(
+        &self,
+        key: &[u8],
+        guard: &Guard,
+        expected: Option<&V>,
+        new: Option<V>,
+    ) -> Result<Option<V>, Option<V>> {
+        check_key(key);
+        let expected = expected.map(V::as_raw);
+        let new = new.map(V::into_raw);
+        let mut matched = false;
+        let old = change(&self.root, key, guard, |current| {
+            matched = current == expected;
+            match (matched, new, current) {
+                (true, Some(new), _) => Change::Set(new),
+                (true, None, Some(_)) => Change::Remove,
+                _ => Change::Keep,
+            }
+        });
+        if !matched {
+            // SAFETY: `new` came from `into_raw` above, and the tree did not take it.
+            drop(new.map(|raw| unsafe { V::from_raw(raw) }));
+            // SAFETY: the tree owned the value during this call, under this guard.
+            return Err(old.map(|raw| unsafe { look(raw, V::clone) }));
+        }
+        self.len.add(isize::from(new.is_some()) - isize::from(old.is_some()));
+        Ok(old.map(|raw| release(raw, guard)))
+    }
+
+    /// Visits keys in ascending order from `start` on, until `visit` returns false.
+    ///
+    /// Every key that is present during the whole scan is visited exactly once. Of keys that come
+    /// or go meanwhile some are visited, in order too. `visit` may use the tree.
+    pub fn scan(
+        &self,
+        start: Bound<&[u8]>,
+        guard: &Guard,
+        mut visit: impl FnMut(&[u8], &V) -> bool,
+    ) {
+        scan(&self.root, start, Direction::Ascending, guard, |key, raw| {
+            // SAFETY: the tree owned the value during this call, under this guard.
+            unsafe { look(raw, |value| visit(key, value)) }
+        });
+    }
+
+    /// Visits keys in descending order from the upper end `start` on, until `visit` returns false.
+    /// Promises what `scan` promises.
+    pub fn scan_reverse(
+        &self,
+        start: Bound<&[u8]>,
+        guard: &Guard,
+        mut visit: impl FnMut(&[u8], &V) -> bool,
+    ) {
+        scan(&self.root, start, Direction::Descending, guard, |key, raw| {
+            // SAFETY: the tree owned the value during this call, under this guard.
+            unsafe { look(raw, |value| visit(key, value)) }
+        });
+    }
+}
+
+impl<V: Slot> Default for Masstree<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V: Slot> std::fmt::Debug for Masstree<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Masstree").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<V: Slot> Drop for Masstree<V> {
+    fn drop(&mut self) {
+        let guard = pin();
+        // A list of what is left to free, since layers may be thousands deep.
+        let mut left = vec![layer_top(top_layer(&self.root, &guard), &guard)];
+        while let Some(node) = left.pop() {
+            let is_border = node.get().version.is_border();
+            if is_border {
+                let border = node.border();
+                let permutation = border.permutation();
+                for index in 0..permutation.len() {
+                    match border.target(permutation.slot(index), &guard) {
+                        Some(LinkOrValue::Layer(next)) => left.push(layer_top(next, &guard)),
+                        // SAFETY: a live slot owns its value, and is not looked at again.
+                        Some(LinkOrValue::Value(raw)) => drop(unsafe { V::from_raw(raw) }),
+                        None => unreachable!("a live slot is filled"),
+                    }
+                }
+            } else {
+                let interior = node.interior();
+                left.extend((0..=interior.nkeys()).filter_map(|i| interior.child(i, &guard)));
+            }
+            // SAFETY: we have the tree to ourselves, each node has one place in it, and this one
+            // is not used again. Nodes that left the tree before are not met here.
+            unsafe { node.free(is_border) };
+        }
+    }
+}
+
+/// A layer's root, in a tree at rest.
+pub(crate) fn layer_top<'g>(entrance: Ref<'g, Node>, guard: &'g Guard) -> Ref<'g, Node> {
+    let mut node = entrance;
+    while let Some(parent) = node.get().parent.load(guard) {
+        node = parent.node();
+    }
+    node
+}
+
+fn check_key(key: &[u8]) {
+    assert!(key.len() <= MAX_KEY_LEN, "a key has at most {MAX_KEY_LEN} bytes, not {}", key.len());
+}
+
+/// Lends a value of the tree to `f`.
+///
+/// # Safety
+/// The tree's reference to the value is not dropped before `f` returns.
+unsafe fn look<V: Slot, R>(raw: RawValue, f: impl FnOnce(&V) -> R) -> R {
+    // SAFETY: slots hold what `into_raw` returned, and this copy is never dropped.
+    let value = ManuallyDrop::new(unsafe { V::from_raw(raw) });
+    f(&value)
+}
+
+/// Returns a value that has left the tree to the caller, as a clone, since readers that are pinned
+/// may still be looking at, or about to clone, the tree's own. That one is dropped after them.
+fn release<V: Slot>(raw: RawValue, guard: &Guard) -> V {
+    // SAFETY: the tree's own reference is alive until it is retired below.
+    let value = unsafe { look(raw, V::clone) };
+    // SAFETY: the last link to the value is gone, and a `Slot` is `Send`.
+    unsafe { guard.retire(move || drop(V::from_raw(raw))) };
+    value
+}
