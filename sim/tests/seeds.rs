@@ -1,0 +1,40 @@
+//! Checkers that find nothing prove nothing: every planted defect must be caught, and how soon is
+//! part of the promise.
+
+use sim::{Bug, Overrides, Trace, Vsr, find, run_seed};
+
+/// Within how many seeds a defect must be caught.
+fn patience(bug: Bug) -> u64 {
+    match bug.name().as_str() {
+        "CorruptionIgnored" | "UndoForgotten" | "VoteWhileRecovering" => 1_000,
+        "TruncateBeforeState" | "AcceptByNumberOnly" | "ReadWithoutQuorum" => 15_000,
+        _ => 100,
+    }
+}
+
+#[test]
+fn every_planted_defect_is_caught() {
+    let missed: Vec<String> = Bug::all()
+        .into_iter()
+        .filter(|&bug| find::<Vsr>(bug, patience(bug)).is_none())
+        .map(Bug::name)
+        .collect();
+    assert!(missed.is_empty(), "not caught: {}", missed.join(" "));
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..20 {
+        let story = || {
+            let outcome = run_seed::<Vsr>(seed, Overrides::default(), Trace::Keep(Vec::new()));
+            (outcome.trace, outcome.marks, outcome.events)
+        };
+        assert!(story() == story(), "seed {seed} gives two stories");
+    }
+}
+
+#[test]
+fn some_seeds_find_nothing() {
+    let summary = sim::run_many::<Vsr>(1, 300, 2, Overrides::default(), 3);
+    assert!(summary.failures.is_empty(), "{:?}", summary.failures);
+}
