@@ -34,6 +34,12 @@ fn run() -> anyhow::Result<()> {
     match Cli::parse().command {
         Action::Serve(flags) => serve::serve(*flags),
         Action::Demo(flags) => demo::demo(&flags),
+        Action::Bench(options) => {
+            let report = bench::load::run(&options)?;
+            bench::load::print(&report, options.json);
+            Ok(())
+        }
+        Action::Chaos(options) => chaos(&options),
         Action::Bootstrap(flags) => bootstrap::bootstrap(&flags),
         Action::Status(flags) => {
             let members = group::ask(&flags.host, flags.port)?;
@@ -44,4 +50,13 @@ fn run() -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+/// A run in which the group has broken a promise fails.
+fn chaos(options: &bench::chaos::ChaosOptions) -> anyhow::Result<()> {
+    let report = bench::chaos::run(options)?;
+    bench::chaos::print(&report, options.json);
+    anyhow::ensure!(report.lost_writes == 0, "acknowledged writes were lost");
+    anyhow::ensure!(report.linearizable != Some(false), "the history is not linearizable");
+    Ok(())
 }

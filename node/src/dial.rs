@@ -1,0 +1,110 @@
+//! Connects to a peer, again and again, on a thread of its own: looking up a name and connecting
+//! may block.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use smr::ReplicaId;
+
+use crate::poll::Waker;
+
+const CONNECT: Duration = Duration::from_millis(500);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A thread that makes connections to one address when it is asked to.
+pub(crate) struct Dialer {
+    /// Each is a wish for a connection, after this pause. Dropped to end the thread.
+    wishes: Option<Sender<Duration>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where dialers put their connections.
+pub(crate) type Dialed = (ReplicaId, TcpStream);
+
+impl Dialer {
+    pub fn start(
+        replica: ReplicaId,
+        address: String,
+        dialed: Sender<Dialed>,
+        waker: Waker,
+    ) -> io::Result<Dialer> {
+        let (wishes, wished) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = move || run(replica, &address, &wished, &stopped, &dialed, &waker);
+        let thread = std::thread::Builder::new().name(format!("dial-{}", replica.0)).spawn(run)?;
+        Ok(Dialer { wishes: Some(wishes), stop, thread: Some(thread) })
+    }
+
+    /// Asks for a connection after `pause`.
+    pub fn dial(&self, pause: Duration) {
+        if let Some(wishes) = &self.wishes {
+            // The thread only ends after this dialer.
+            let _ = wishes.send(pause);
+        }
+    }
+}
+
+impl Drop for Dialer {
+    fn drop(&mut self) {
+        // Relaxed: the flag stands for itself.
+        self.stop.store(true, Ordering::Relaxed);
+        self.wishes = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    replica: ReplicaId,
+    address: &str,
+    wished: &Receiver<Duration>,
+    stop: &AtomicBool,
+    dialed: &Sender<Dialed>,
+    waker: &Waker,
+) {
+    while let Ok(first_pause) = wished.recv() {
+        let mut pause = first_pause;
+        loop {
+            // A pause that ends when the dialer goes; further wishes are the same wish.
+            match wished.recv_timeout(pause) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Ok(stream) = connect(address) {
+                if dialed.send((replica, stream)).is_err() {
+                    return;
+                }
+                waker.wake();
+                break;
+            }
+            pause = (pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Connects to the first of the name's addresses that answers.
+pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for target in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&target, CONNECT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

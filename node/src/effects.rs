@@ -1,0 +1,237 @@
+//! What the protocol wants done, and what comes of it: messages, the log, checkpoints.
+
+use smr::executor::CheckpointStep;
+use smr::{
+    ClientMessage, Effect, Incarnation, Input, Outcome, ReplicaId, Reply, Role, To, Viewstamp,
+};
+use wire::{Frame, Kind};
+
+use crate::Error;
+use crate::event::Event;
+use crate::face::{Face, Failure};
+use crate::gateway::End;
+use crate::replica::Node;
+use crate::snapshots::Done;
+
+/// Bytes of a checkpoint that are made in one turn. Making them takes tens of microseconds.
+const SNAPSHOT_BYTES: usize = 64 << 10;
+/// When a checkpoint that found no space is tried again, in microseconds.
+const SNAPSHOT_PAUSE: u64 = 1_000_000;
+
+impl<F: Face> Node<F> {
+    pub(crate) fn perform(&mut self, effect: Effect<vsr::Message, core::convert::Infallible>) {
+        match effect {
+            Effect::Send(to, message) => self.send(to, Kind::Replica, |out| message.encode(out)),
+            Effect::Store(batch) => {
+                self.issued = batch.number;
+                self.disk.store(batch);
+            }
+            Effect::Reply(reply) => self.reply(reply),
+            Effect::WriteCheckpoint(position) => {
+                self.snapshot_name = position;
+                self.begin_snapshot(position);
+            }
+            Effect::ReadCheckpoint { to, position, offset } => {
+                self.snapshots.read(to, position, offset);
+            }
+            Effect::SaveChunk(chunk) => self.snapshots.save(chunk),
+            Effect::InstallState(position) => {
+                self.snapshotting = false;
+                self.snapshot_retry = None;
+                self.snapshots.install(position);
+            }
+            Effect::Protocol(never) => match never {},
+        }
+    }
+
+    pub(crate) fn send(&mut self, to: To, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
+        match self.peers.send(to, kind, payload) {
+            Ok(dropped) => self.gateway.counters.dropped_frames += dropped,
+            // Requests are bounded well below a frame. An answer may be too long: see `reply`.
+            Err(_) => self.gateway.counters.dropped_frames += 1,
+        }
+    }
+
+    /// Sends a reply to the gateway that asked.
+    fn reply(&mut self, mut reply: Reply) {
+        let to = ReplicaId(reply.client.gateway as u8);
+        if to == self.options.replica {
+            return self.on_reply(reply);
+        }
+        if let Outcome::Done { body, .. } = &mut reply.outcome
+            && body.len() > wire::MAX_PAYLOAD - 64
+        {
+            // It fits into no frame. Without its bytes the gateway reports that they are missing;
+            // without any reply it would ask for ever.
+            body.clear();
+        }
+        self.send(To::One(to), Kind::Reply, |out| reply.encode(out));
+    }
+
+    fn on_reply(&mut self, reply: Reply) {
+        if let Some(finished) = self.gateway.on_reply(self.now, reply) {
+            if matches!(finished.end, End::Failed(Failure::Retired)) {
+                self.failure = Some(Error::Retired);
+            }
+            self.sessions.finish(finished, &mut self.gateway);
+        }
+    }
+
+    /// A peer has said something.
+    pub(crate) fn on_frame(&mut self, frame: Frame) {
+        let Frame { header, payload } = frame;
+        let (from, incarnation) = (header.from, header.incarnation);
+        let sense = match header.kind {
+            _ if header.group != self.status.identity.group => false,
+            Kind::Replica => self.on_protocol_message(from, incarnation, payload),
+            Kind::Client => match ClientMessage::decode(payload) {
+                Ok(message) if gateway_of(&message) == u32::from(from.0) => {
+                    self.on_client_message(message);
+                    true
+                }
+                _ => false,
+            },
+            Kind::Reply => match Reply::decode(payload) {
+                Ok(reply) => {
+                    self.on_reply(reply);
+                    true
+                }
+                Err(_) => false,
+            },
+            Kind::Hello | Kind::Admin | Kind::AdminReply => false,
+        };
+        self.gateway.counters.nonsense += u64::from(!sense);
+    }
+
+    fn on_protocol_message(
+        &mut self,
+        from: ReplicaId,
+        incarnation: Incarnation,
+        payload: bytes::Bytes,
+    ) -> bool {
+        let Ok(message) = vsr::Message::decode(payload) else { return false };
+        let input = Input::Message { from, incarnation, message };
+        self.host.step(self.now, input, &mut self.effects);
+        true
+    }
+
+    /// The log's thread has something to say.
+    pub(crate) fn on_disk(&mut self) -> Result<(), Error> {
+        let progress = self.disk.progress()?;
+        self.gateway.counters.stored = progress.batches;
+        self.gateway.counters.syncs = progress.syncs;
+        match (self.status.disk_full, progress.full) {
+            (false, Some(why)) => {
+                self.status.disk_full = true;
+                (self.events)(&Event::DiskFull(why));
+            }
+            (true, None) => {
+                self.status.disk_full = false;
+                (self.events)(&Event::DiskFree);
+            }
+            _ => {}
+        }
+        if progress.stored > self.stored {
+            self.stored = progress.stored;
+            self.host.step(self.now, Input::Stored(progress.stored), &mut self.effects);
+        }
+        Ok(())
+    }
+
+    /// Records that the replica has recovered what its disk had lost, once that is on its disk.
+    pub(crate) fn mark_recovered(&mut self) {
+        if !self.lost {
+            return;
+        }
+        if matches!(self.status.report.role, Role::Recovering | Role::StateLost) {
+            self.recovered_at = None;
+        } else if self.stored >= *self.recovered_at.get_or_insert(self.issued) {
+            self.lost = false;
+            self.snapshots.mark_recovered();
+        }
+    }
+
+    /// The checkpoints' thread has something to say.
+    pub(crate) fn on_snapshots(&mut self) -> Result<(), Error> {
+        while let Some(done) = self.snapshots.next() {
+            match done {
+                Done::Written(position) => {
+                    (self.events)(&Event::Checkpoint(position));
+                    // One that was made later than the protocol asked covers what was asked for.
+                    let input = Input::CheckpointWritten(self.snapshot_name);
+                    self.host.step(self.now, input, &mut self.effects);
+                }
+                Done::Piece { to, chunk } => {
+                    let input = Input::CheckpointChunk { to, chunk };
+                    self.host.step(self.now, input, &mut self.effects);
+                }
+                Done::Restore { number, chunk } => {
+                    // Only now: until the fetched checkpoint is verified the old state is the state.
+                    if number == 0 {
+                        self.host.restore().restore_begin();
+                    }
+                    let restored = self.host.restore().restore_chunk(number, &chunk);
+                    restored.map_err(|_| Error::BadCheckpoint)?;
+                }
+                Done::Installed(position) => {
+                    if let Some(position) = position {
+                        (self.events)(&Event::Installed(position));
+                    }
+                    let input = Input::StateInstalled(position);
+                    self.host.step(self.now, input, &mut self.effects);
+                }
+                Done::Full(why) => {
+                    (self.events)(&Event::DiskFull(why));
+                    self.host.restore().checkpoint_abort();
+                    self.snapshotting = false;
+                    self.snapshot_retry = Some(self.now.micros + SNAPSHOT_PAUSE);
+                }
+                Done::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the next piece of the checkpoint, if one is being made and its writer keeps up.
+    pub(crate) fn pump_snapshot(&mut self) {
+        if !self.snapshotting || !self.snapshots.has_room() {
+            return;
+        }
+        match self.host.checkpoint_next(SNAPSHOT_BYTES) {
+            CheckpointStep::Chunk(chunk) => self.snapshots.chunk(chunk),
+            CheckpointStep::Wait => self.snapshot_waits = true,
+            CheckpointStep::Done(_) => {
+                self.snapshotting = false;
+                self.snapshots.finish();
+            }
+            CheckpointStep::Aborted => {
+                self.snapshotting = false;
+                self.snapshots.abort();
+                if self.snapshot_name.op <= self.host.executor().executed().op {
+                    // Not the one that the protocol asked for: it still waits for that.
+                    self.snapshot_again();
+                }
+            }
+        }
+    }
+
+    fn begin_snapshot(&mut self, position: Viewstamp) {
+        self.snapshots.begin(position);
+        self.snapshotting = true;
+        self.snapshot_waits = false;
+        self.snapshot_retry = None;
+    }
+
+    /// Makes the checkpoint that found no space anew, of the state as it is now.
+    pub(crate) fn snapshot_again(&mut self) {
+        self.host.restore().checkpoint_begin();
+        self.begin_snapshot(self.host.executor().executed());
+    }
+}
+
+fn gateway_of(message: &ClientMessage) -> u32 {
+    match message {
+        ClientMessage::Request(request) => request.client.gateway,
+        ClientMessage::Read(read) => read.client.gateway,
+    }
+}

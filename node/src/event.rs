@@ -1,0 +1,61 @@
+//! What a node tells its operator, at most a few lines an hour in good times.
+
+use std::fmt;
+
+use smr::{OpNumber, ReplicaId, Role, View, Viewstamp};
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The replica has another role, or follows another view.
+    Role {
+        /// What it does now.
+        role: Role,
+        /// In which view.
+        view: View,
+    },
+    /// What is sent to this peer has nowhere to go.
+    PeerLost(ReplicaId),
+    /// A connection to or from a peer was refused, and why.
+    PeerRefused(String),
+    /// A checkpoint is on disk.
+    Checkpoint(Viewstamp),
+    /// The state was fetched from a peer.
+    Installed(Viewstamp),
+    /// What had to be known about the disk at the start.
+    Disk(String),
+    /// The log cannot grow: commands that need space are refused.
+    DiskFull(String),
+    /// There is space again.
+    DiskFree,
+    /// The replica stops in good order.
+    Stopping {
+        /// The last operation that it knows to be committed.
+        commit: OpNumber,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Role { role: Role::StateLost, .. } => f.write_str(
+                "the group's state is lost: run `lockstep bootstrap --accept-loss` to start over, \
+                 empty",
+            ),
+            Event::Role { role, view } => {
+                let (number, primary) = (view.0 >> 8, view.primary().0);
+                write!(f, "{} in view {number} of replica {primary}", role.name())
+            }
+            Event::PeerLost(replica) => write!(f, "replica {} is not reached", replica.0),
+            Event::PeerRefused(why) => write!(f, "refused a peer: {why}"),
+            Event::Checkpoint(position) => write!(f, "checkpoint at {}", position.op.0),
+            Event::Installed(position) => {
+                write!(f, "fetched the state at {} from a peer", position.op.0)
+            }
+            Event::Disk(what) => write!(f, "disk: {what}"),
+            Event::DiskFull(what) => write!(f, "disk full: {what}"),
+            Event::DiskFree => f.write_str("the disk has space again"),
+            Event::Stopping { commit } => write!(f, "stops at operation {}", commit.0),
+        }
+    }
+}

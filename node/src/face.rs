@@ -1,0 +1,221 @@
+//! The protocol that a node speaks to its clients. A face cuts a connection's bytes into commands,
+//! says of each whether it changes the state, reads it or needs neither, and writes the answers.
+//! The node does the rest: batches, the order of answers on a connection, deadlines, back-pressure.
+//!
+//! Invariants: a connection's answers leave in the order of its commands; a command sees the effects
+//! of all commands before it on its connection.
+
+use smr::{GroupId, Identity, Now, ReplicaId, Report, StateMachine};
+
+use crate::client::Answers;
+use crate::gateway::{Gateway, Lane};
+
+/// A connection, for as long as the process lives: never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// What a face wants to remember about a command until its answer comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Note(pub u32);
+
+/// What [`Face::take`] did with the front of a connection's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A command of this many bytes was taken (which may be none of the face's commands, such as an
+    /// empty line). It is called again if there is more.
+    Taken(usize),
+    /// No whole command is there. `usize` more bytes are known to be missing (at least 1): a hint
+    /// for the size of the buffer.
+    More(usize),
+    /// The command cannot be taken yet, because [`Desk::write`] or [`Desk::read`] said so, or
+    /// because the session waits for an answer. Called again with the same bytes, or more of them.
+    Wait,
+    /// The connection is to be closed once what is answered has been sent.
+    Close,
+}
+
+/// Why a command got no answer from the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It was never sent to the group, which had no quorum: not executed.
+    Unavailable,
+    /// It was sent and not answered in time: it may have been executed, or may yet be.
+    Unknown,
+    /// The group's state is gone (durability `memory`): not executed.
+    StateLost,
+    /// A newer life of this replica is known to the group: this process must stop.
+    Retired,
+    /// The answer made no sense: the command was executed, what it returned is not known.
+    Garbled,
+}
+
+/// What a face may ask of the node beside its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Close this connection, without sending what it has not been sent.
+    Kill(ConnectionId),
+    /// Stop the replica in good order.
+    Shutdown,
+    /// Accept that the state is gone: start over, empty, in this new group. Ignored unless the
+    /// state is lost or the replica waits for a group that is no more.
+    StartOver(GroupId),
+}
+
+/// Another replica as this one sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Which one.
+    pub replica: ReplicaId,
+    /// Where replicas reach it.
+    pub address: String,
+    /// Where its clients reach it, if it has said so.
+    pub clients: String,
+    /// Whether what is sent to it has somewhere to go.
+    pub connected: bool,
+    /// Bytes that wait to be sent to it.
+    pub queued: usize,
+}
+
+/// What the node counts. All numbers are since the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Commands taken from clients that change the state.
+    pub writes: u64,
+    /// Commands taken from clients that read it.
+    pub reads: u64,
+    /// Batches of them that were sent to the group.
+    pub batches: u64,
+    /// Commands that were answered with a [`Failure`].
+    pub failures: u64,
+    /// Client connections accepted.
+    pub accepted: u64,
+    /// Client connections turned away because there were too many.
+    pub rejected: u64,
+    /// Turns of the event loop.
+    pub turns: u64,
+    /// Peer connections refused: another group, or nonsense.
+    pub refused_peers: u64,
+    /// Frames of peers that made no sense.
+    pub nonsense: u64,
+    /// Frames dropped because a peer did not keep up.
+    pub dropped_frames: u64,
+    /// Batches written to the log's disk.
+    pub stored: u64,
+    /// Forced writes of the log.
+    pub syncs: u64,
+}
+
+/// The replica's state as it was at the start of the turn.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Who it is.
+    pub identity: Identity,
+    /// The size of the group.
+    pub replicas: u8,
+    /// The protocol's own report.
+    pub report: Report,
+    /// When the process started, in [`Now::micros`].
+    pub started_at: u64,
+    /// Client connections now.
+    pub connections: usize,
+    /// The log cannot grow because the disk is full.
+    pub disk_full: bool,
+    /// What was counted.
+    pub counters: Counters,
+    /// Where its own clients reach it.
+    pub clients: String,
+    /// The other replicas.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Where a face brings the commands of one connection.
+pub struct Desk<'a, S> {
+    pub(crate) gateway: &'a mut Gateway,
+    pub(crate) answers: &'a mut Answers,
+    pub(crate) orders: &'a mut Vec<Order>,
+    pub(crate) status: &'a Status,
+    pub(crate) service: &'a S,
+    pub(crate) now: Now,
+}
+
+impl<S: StateMachine> Desk<'_, S> {
+    /// Submits a command that changes the state: `push` appends it to a batch. Returns `false`,
+    /// without calling `push`, if it must wait: the face then answers [`Step::Wait`].
+    pub fn write(&mut self, note: Note, push: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.gateway.submit(Lane::Write, self.now, self.answers, note, push)
+    }
+
+    /// Submits a command that only reads, like [`Desk::write`]. It is linearizable; if writes of
+    /// the connection are unanswered it goes through the log behind them.
+    pub fn read(&mut self, note: Note, push: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.gateway.submit(Lane::Read, self.now, self.answers, note, push)
+    }
+
+    /// Answers a command here and now: `write` appends the answer, which leaves after those of the
+    /// commands before it.
+    pub fn answer(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.answers.answer_now(write);
+    }
+
+    /// How many commands of this connection have not been answered.
+    pub fn unanswered(&self) -> u64 {
+        self.answers.unanswered()
+    }
+
+    /// Asks something of the node, to be done at the end of the turn.
+    pub fn order(&mut self, order: Order) {
+        self.orders.push(order);
+    }
+
+    /// The replica's state.
+    pub fn status(&self) -> &Status {
+        self.status
+    }
+
+    /// The service as this replica holds it: neither the newest state nor committed. For figures
+    /// only.
+    pub fn service(&self) -> &S {
+        self.service
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+}
+
+/// A protocol between clients and a service.
+pub trait Face {
+    /// The service whose requests it makes.
+    type Service: StateMachine;
+    /// What it keeps for each connection.
+    type Session;
+
+    /// A connection was accepted from the address `from`.
+    fn open(&mut self, id: ConnectionId, from: &str, now: Now) -> Self::Session;
+
+    /// Takes the command at the front of `input`, whose bytes stay the same from call to call until
+    /// they are taken. Everything taken is answered exactly once: through [`Desk::answer`], or
+    /// through [`Face::answer`] or [`Face::fail`] later.
+    fn take(
+        &mut self,
+        session: &mut Self::Session,
+        input: &[u8],
+        desk: &mut Desk<'_, Self::Service>,
+    ) -> Step;
+
+    /// The answers to the single commands in the answer to a batch, in their order.
+    fn items(answer: &[u8]) -> impl Iterator<Item = &[u8]>;
+
+    /// Appends the answer to a command that was submitted with `note`. It is the connection's turn.
+    fn answer(&mut self, session: &mut Self::Session, note: Note, item: &[u8], out: &mut Vec<u8>);
+
+    /// Appends what a client is told whose command came to nothing.
+    fn fail(&mut self, session: &mut Self::Session, note: Note, why: Failure, out: &mut Vec<u8>);
+
+    /// Appends what a client is told that is turned away because there are too many.
+    fn reject(&mut self, out: &mut Vec<u8>);
+
+    /// The connection is gone.
+    fn close(&mut self, id: ConnectionId, session: Self::Session);
+}

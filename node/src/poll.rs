@@ -1,0 +1,153 @@
+//! Waiting for sockets, and waking the loop from other threads.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Another thread has something.
+    Wake,
+    /// Clients want to connect.
+    Clients,
+    /// Peers want to connect.
+    Peers,
+    /// A connection from a peer, by its place.
+    Inbound(u32),
+    /// A connection to a peer, by its place.
+    Outbound(u32),
+    /// A client's connection, by its place.
+    Client(u32),
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let (kind, place) = match self {
+            Token::Wake => (0, 0),
+            Token::Clients => (1, 0),
+            Token::Peers => (2, 0),
+            Token::Inbound(place) => (3, place),
+            Token::Outbound(place) => (4, place),
+            Token::Client(place) => (5, place),
+        };
+        kind << 32 | u64::from(place)
+    }
+
+    fn unpack(packed: u64) -> Token {
+        let place = packed as u32;
+        match packed >> 32 {
+            0 => Token::Wake,
+            1 => Token::Clients,
+            2 => Token::Peers,
+            3 => Token::Inbound(place),
+            4 => Token::Outbound(place),
+            5 => Token::Client(place),
+            _ => unreachable!("only packed tokens are registered"),
+        }
+    }
+}
+
+/// What is to be waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+impl Interest {
+    pub const READ: Interest = Interest { read: true, write: false };
+
+    fn flags(self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, self.read);
+        flags.set(EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+/// Something that a socket is ready for. An error shows as both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub token: Token,
+    pub read: bool,
+    pub write: bool,
+}
+
+/// The set of sockets that the loop waits for.
+pub(crate) struct Poll {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+    waker: Waker,
+}
+
+const EVENTS_A_TURN: usize = 1024;
+
+impl Poll {
+    pub fn new() -> io::Result<Poll> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let waker = Waker(Arc::new(wake));
+        let poll = Poll { epoll, events: Vec::with_capacity(EVENTS_A_TURN), waker };
+        poll.add(&*poll.waker.0, Token::Wake, Interest::READ)?;
+        Ok(poll)
+    }
+
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let data = EventData::new_u64(token.pack());
+        Ok(epoll::add(&self.epoll, fd, data, interest.flags())?)
+    }
+
+    pub fn change(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let data = EventData::new_u64(token.pack());
+        Ok(epoll::modify(&self.epoll, fd, data, interest.flags())?)
+    }
+
+    /// Waits up to `micros` (for ever if `None`) and appends what is ready.
+    pub fn wait(&mut self, micros: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let timeout = micros.map(|micros| Timespec {
+            tv_sec: (micros / 1_000_000) as i64,
+            tv_nsec: (micros % 1_000_000) as i64 * 1000,
+        });
+        self.events.clear();
+        let buffer = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        for event in &self.events {
+            let (token, flags) = (Token::unpack(event.data.u64()), event.flags);
+            if token == Token::Wake {
+                self.waker.drain();
+            }
+            let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+            let read = broken || flags.contains(EventFlags::IN);
+            ready.push(Ready { token, read, write: broken || flags.contains(EventFlags::OUT) });
+        }
+        Ok(())
+    }
+}
+
+/// Ends the loop's wait from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// The loop looks at its queues soon.
+    pub fn wake(&self) {
+        // It can only fail because the counter is full: then the loop is awake anyhow.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn drain(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    }
+}

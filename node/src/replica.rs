@@ -1,0 +1,307 @@
+//! The loop of one replica. A turn: wait; take what has arrived; let the protocol and the gateway
+//! act on it until nothing follows; send everything at once. Batches form by themselves: what
+//! arrives during a turn is one batch of the next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use smr::{
+    ClientMessage, Effect, GroupId, Host, Input, Now, Protocol, Role, StateMachine, StoreNumber,
+    Viewstamp,
+};
+use wire::{Frame, Kind};
+
+use crate::clock;
+use crate::disk::Disk;
+use crate::event::Event;
+use crate::face::{Face, Order, Status};
+use crate::gateway::Gateway;
+use crate::peers::Peers;
+use crate::poll::{Poll, Ready, Token};
+use crate::sessions::{Around, Sessions};
+use crate::snapshots::Snapshots;
+use crate::{Error, Options};
+
+pub(crate) type Effects = Vec<Effect<vsr::Message, core::convert::Infallible>>;
+
+/// The loop sleeps no longer than this, in microseconds, so that it notices a signal that came
+/// while it was about to sleep.
+const LONGEST_SLEEP: u64 = 50_000;
+/// How long a stopping replica waits for what is under way, in microseconds.
+const STOP_PATIENCE: u64 = 2_000_000;
+/// The status that faces see is at most this old, in microseconds.
+const STATUS_AGE: u64 = 10_000;
+
+/// Why a replica has stopped without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was asked to.
+    Stopped,
+    /// An operator accepted the loss of the state: start over, empty, in this group.
+    StartOver(GroupId),
+}
+
+/// One replica with its network, disk and clock.
+pub struct Node<F: Face> {
+    pub(crate) options: Options,
+    pub(crate) poll: Poll,
+    pub(crate) host: Host<vsr::Replica, F::Service>,
+    pub(crate) gateway: Gateway,
+    pub(crate) peers: Peers,
+    pub(crate) sessions: Sessions<F>,
+    pub(crate) disk: Disk,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) status: Status,
+    pub(crate) now: Now,
+    pub(crate) effects: Effects,
+    pub(crate) sends: vsr::Sends,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) issued: StoreNumber,
+    pub(crate) stored: StoreNumber,
+    /// The disk is marked as having lost something.
+    pub(crate) lost: bool,
+    /// What must be stored before the mark may go.
+    pub(crate) recovered_at: Option<StoreNumber>,
+    /// A checkpoint is being made.
+    pub(crate) snapshotting: bool,
+    /// All of it is made, and it waits for its position to be committed.
+    pub(crate) snapshot_waits: bool,
+    /// The checkpoint that the protocol asked for found no space: when to try again, in
+    /// [`Now::micros`].
+    pub(crate) snapshot_retry: Option<u64>,
+    /// What the protocol calls the checkpoint that is being made.
+    pub(crate) snapshot_name: Viewstamp,
+    pub(crate) status_at: u64,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) failure: Option<Error>,
+    pub(crate) events: Box<dyn FnMut(&Event)>,
+}
+
+impl<F: Face> Node<F> {
+    /// Runs the replica until `stop` is set or a face orders its end.
+    ///
+    /// # Errors
+    /// A disk that fails, or a newer life of the replica. The replica must not go on then.
+    pub fn run(mut self, stop: &Arc<AtomicBool>) -> Result<Exit, Error> {
+        let mut ready = Vec::new();
+        // Relaxed: the flag stands for itself.
+        while !stop.load(Ordering::Relaxed) && self.exit.is_none() {
+            self.turn(&mut ready)?;
+        }
+        let exit = self.exit.unwrap_or(Exit::Stopped);
+        if exit == Exit::Stopped {
+            self.finish(&mut ready)?;
+        }
+        let Node { disk, .. } = self;
+        disk.close()?;
+        Ok(exit)
+    }
+
+    /// Finishes what was submitted, within bounds.
+    fn finish(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
+        let commit = self.host.protocol().report().commit;
+        (self.events)(&Event::Stopping { commit });
+        self.sessions.stop_accepting();
+        let end = self.now.micros + STOP_PATIENCE;
+        while self.now.micros < end && (!self.gateway.idle() || self.sessions.owes()) {
+            self.turn(ready)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
+        ready.clear();
+        self.wait(ready)?;
+        self.now = clock::now();
+        self.gateway.counters.turns += 1;
+        self.refresh_status();
+        self.mark_recovered();
+        for &ready in ready.iter() {
+            self.on_ready(ready)?;
+        }
+        self.on_time();
+        self.settle();
+        let mut around = Around {
+            gateway: &mut self.gateway,
+            status: &self.status,
+            service: self.host.executor().machine(),
+            now: self.now,
+        };
+        self.sessions.resume(&mut around);
+        self.gateway.send(self.now);
+        self.settle();
+        self.pump_snapshot();
+        self.settle();
+        self.obey();
+        self.peers.flush(&self.poll);
+        self.sessions.flush(&self.poll);
+        self.report();
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Sleeps until something is ready or due.
+    fn wait(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
+        let sleep = self.sleep();
+        let os = |error| Error::Os("wait for sockets", error);
+        if sleep == 0 || self.options.spin == 0 {
+            return self.poll.wait(Some(sleep), ready).map_err(os);
+        }
+        let end = self.now.micros + self.options.spin.min(sleep);
+        loop {
+            self.poll.wait(Some(0), ready).map_err(os)?;
+            if !ready.is_empty() {
+                return Ok(());
+            }
+            self.now = clock::now();
+            if self.now.micros >= end {
+                return self.poll.wait(Some(self.sleep()), ready).map_err(os);
+            }
+        }
+    }
+
+    /// How long there is nothing to do, in microseconds.
+    fn sleep(&self) -> u64 {
+        let pumping = self.snapshotting && !self.snapshot_waits && self.snapshots.has_room();
+        if pumping || self.sessions.resumable(&self.gateway) {
+            return 0;
+        }
+        let due =
+            [self.host.deadline(), self.gateway.deadline(), self.errand_at(), self.snapshot_retry];
+        let due = due.into_iter().flatten().min().unwrap_or(u64::MAX);
+        due.saturating_sub(self.now.micros).min(LONGEST_SLEEP)
+    }
+
+    /// When the service wants a request of its own, in [`Now::micros`].
+    fn errand_at(&self) -> Option<u64> {
+        if self.gateway.on_errand() || self.status.report.role != Role::Primary {
+            return None;
+        }
+        let wakeup = self.host.executor().machine().wakeup()?;
+        let ahead = wakeup.saturating_sub(self.now.unix_ms).saturating_mul(1000);
+        Some(self.now.micros.saturating_add(ahead))
+    }
+
+    fn on_ready(&mut self, ready: Ready) -> Result<(), Error> {
+        match ready.token {
+            Token::Wake => {
+                self.peers.adopt(&self.poll);
+                self.on_disk()?;
+                self.on_snapshots()?;
+            }
+            Token::Peers => self.peers.accept(&self.poll),
+            Token::Clients => self.sessions.accept(&self.poll, &mut self.gateway, self.now),
+            Token::Outbound(place) => self.peers.on_outbound(place, ready.read),
+            Token::Inbound(place) => {
+                let mut frames = std::mem::take(&mut self.frames);
+                self.peers.on_inbound(place, &mut frames, &mut self.gateway.counters);
+                for frame in frames.drain(..) {
+                    self.on_frame(frame);
+                }
+                self.frames = frames;
+            }
+            Token::Client(place) => {
+                let mut around = Around {
+                    gateway: &mut self.gateway,
+                    status: &self.status,
+                    service: self.host.executor().machine(),
+                    now: self.now,
+                };
+                self.sessions.on_ready(ready, place, &mut around);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_time(&mut self) {
+        if self.host.deadline().is_some_and(|due| due <= self.now.micros) {
+            self.host.step(self.now, Input::Timeout, &mut self.effects);
+        }
+        if self.gateway.deadline().is_some_and(|due| due <= self.now.micros) {
+            self.gateway.timeout(self.now);
+            while let Some(late) = self.gateway.expire(self.now) {
+                self.sessions.finish(late, &mut self.gateway);
+            }
+        }
+        if self.snapshot_retry.is_some_and(|due| due <= self.now.micros) {
+            self.snapshot_again();
+        }
+        if self.errand_at().is_some_and(|due| due <= self.now.micros) {
+            let body = self.host.executor().machine().wakeup_request();
+            self.gateway.send_errand(self.now, body);
+        }
+    }
+
+    /// Does what protocol and gateway want, until nothing more follows.
+    fn settle(&mut self) {
+        loop {
+            let mut effects = std::mem::take(&mut self.effects);
+            for effect in effects.drain(..) {
+                self.perform(effect);
+            }
+            if self.effects.is_empty() {
+                self.effects = effects;
+            }
+            let mut sends = std::mem::take(&mut self.sends);
+            self.gateway.take_sends(&mut sends);
+            for (to, message) in sends.drain(..) {
+                if to == self.options.replica {
+                    self.on_client_message(message);
+                } else {
+                    self.send(smr::To::One(to), Kind::Client, |out| message.encode(out));
+                }
+            }
+            self.sends = sends;
+            if self.effects.is_empty() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn on_client_message(&mut self, message: ClientMessage) {
+        match message {
+            ClientMessage::Request(request) => {
+                self.host.request(self.now, request, &mut self.effects);
+            }
+            ClientMessage::Read(read) => self.host.read(self.now, read, &mut self.effects),
+        }
+    }
+
+    /// Does what faces have ordered.
+    fn obey(&mut self) {
+        for order in std::mem::take(&mut self.sessions.orders) {
+            match order {
+                Order::Kill(id) => self.sessions.kill(id),
+                Order::Shutdown => self.exit = Some(Exit::Stopped),
+                Order::StartOver(group) => {
+                    // A replica that recovers holds nothing that the group could miss.
+                    let role = self.status.report.role;
+                    if matches!(role, Role::StateLost | Role::Recovering) {
+                        self.exit = Some(Exit::StartOver(group));
+                    }
+                }
+            }
+        }
+    }
+
+    fn refresh_status(&mut self) {
+        let report = self.host.protocol().report();
+        let before = self.status.report;
+        if (report.role, report.view) != (before.role, before.view) {
+            (self.events)(&Event::Role { role: report.role, view: report.view });
+        }
+        self.status.report = report;
+        if self.now.micros < self.status_at + STATUS_AGE {
+            return;
+        }
+        self.status_at = self.now.micros;
+        self.status.connections = self.sessions.connections();
+        self.status.counters = self.gateway.counters;
+        self.peers.status(&mut self.status.peers);
+    }
+
+    fn report(&mut self) {
+        for event in self.peers.events.drain(..) {
+            (self.events)(&event);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The clients' side of a turn: accepting, reading, taking commands, answering, sending.
+
+use std::io::Write;
+use std::net::TcpListener;
+
+use smr::{Now, StateMachine};
+
+use crate::client::{Answers, Arrival, Client, Stall};
+use crate::face::{ConnectionId, Desk, Face, Order, Status, Step};
+use crate::gateway::{End, Finished, Gateway, Lane};
+use crate::poll::{Interest, Poll, Ready, Token};
+use crate::slab::Slab;
+
+/// Bytes read from one connection in one turn, unless a command needs more.
+const READ_BYTES: usize = 64 << 10;
+
+/// All clients' connections.
+pub(crate) struct Sessions<F: Face> {
+    pub face: F,
+    clients: Slab<Client<F::Session>>,
+    listener: Option<TcpListener>,
+    max_clients: usize,
+    output_hard: usize,
+    last_id: u64,
+    shared: Vec<u8>,
+    dirty: Vec<u32>,
+    stalled: Vec<u32>,
+    pub orders: Vec<Order>,
+}
+
+/// What taking commands needs beside the connection.
+pub(crate) struct Around<'a, S> {
+    pub gateway: &'a mut Gateway,
+    pub status: &'a Status,
+    pub service: &'a S,
+    pub now: Now,
+}
+
+impl<F: Face> Sessions<F> {
+    pub fn new(face: F, listener: TcpListener, max_clients: usize, output_hard: usize) -> Self {
+        Sessions {
+            face,
+            clients: Slab::default(),
+            listener: Some(listener),
+            max_clients,
+            output_hard,
+            last_id: 0,
+            shared: vec![0; READ_BYTES],
+            dirty: Vec::new(),
+            stalled: Vec::new(),
+            orders: Vec::new(),
+        }
+    }
+
+    pub fn connections(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Takes no more connections.
+    pub fn stop_accepting(&mut self) {
+        self.listener = None;
+    }
+
+    /// Clients that connect.
+    pub fn accept(&mut self, poll: &Poll, gateway: &mut Gateway, now: Now) {
+        while let Some(Ok((mut stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+            if self.clients.len() >= self.max_clients {
+                let mut text = Vec::new();
+                self.face.reject(&mut text);
+                // If it does not fit into an empty socket buffer, the client is gone.
+                let _ = stream.write(&text);
+                gateway.counters.rejected += 1;
+                continue;
+            }
+            if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
+                continue;
+            }
+            gateway.counters.accepted += 1;
+            self.last_id += 1;
+            let id = ConnectionId(self.last_id);
+            let session = self.face.open(id, &from.to_string(), now);
+            let place = self.clients.insert(|place, generation| Client {
+                stream,
+                id,
+                session,
+                answers: Answers::new(place, generation),
+                input: Vec::new(),
+                missing: 0,
+                closing: false,
+                ended: false,
+                listed: false,
+                interest: Interest::READ,
+                dirty: false,
+            });
+            let client = self.clients.get_mut(place).expect("just inserted");
+            if poll.add(&client.stream, Token::Client(place), Interest::READ).is_err() {
+                self.close(place);
+            }
+        }
+    }
+
+    fn close(&mut self, place: u32) {
+        if let Some(client) = self.clients.remove(place) {
+            self.face.close(client.id, client.session);
+        }
+    }
+
+    /// A connection is ready.
+    pub fn on_ready(&mut self, ready: Ready, place: u32, around: &mut Around<'_, F::Service>) {
+        let Some(client) = self.clients.get_mut(place) else { return };
+        if ready.write {
+            mark(&mut self.dirty, client);
+        }
+        if !ready.read {
+            return;
+        }
+        if client.closing || client.ended {
+            // Only a broken connection is reported as readable now.
+            return self.close(place);
+        }
+        match client.read(&mut self.shared) {
+            Err(_) => return self.close(place),
+            Ok(Arrival::Nothing) => return,
+            // Answers that are owed are still sent, to clients that only close their sending half.
+            Ok(Arrival::End) => client.ended = true,
+            Ok(Arrival::Shared(count)) => {
+                let shared = std::mem::take(&mut self.shared);
+                let taken = self.take(place, &shared[..count], around);
+                if let Some(client) = self.clients.get_mut(place) {
+                    client.input.extend_from_slice(&shared[taken..count]);
+                }
+                self.shared = shared;
+            }
+            Ok(Arrival::Own) => self.take_own(place, around),
+        }
+        if let Some(client) = self.clients.get_mut(place) {
+            mark(&mut self.dirty, client);
+        }
+    }
+
+    /// Takes commands from a connection's own input.
+    fn take_own(&mut self, place: u32, around: &mut Around<'_, F::Service>) {
+        let Some(client) = self.clients.get_mut(place) else { return };
+        let input = std::mem::take(&mut client.input);
+        let taken = self.take(place, &input, around);
+        if let Some(client) = self.clients.get_mut(place) {
+            client.input = input;
+            client.consume(taken);
+        }
+    }
+
+    /// Takes commands from the front of `input`; returns how many bytes they had.
+    fn take(&mut self, place: u32, input: &[u8], around: &mut Around<'_, F::Service>) -> usize {
+        let Some(client) = self.clients.get_mut(place) else { return 0 };
+        client.answers.stall = None;
+        client.missing = 0;
+        let mut taken = 0;
+        while taken < input.len() && client.open_for_commands() {
+            let mut desk = Desk {
+                gateway: &mut *around.gateway,
+                answers: &mut client.answers,
+                orders: &mut self.orders,
+                status: around.status,
+                service: around.service,
+                now: around.now,
+            };
+            match self.face.take(&mut client.session, &input[taken..], &mut desk) {
+                Step::Taken(count) => taken += count,
+                Step::More(missing) => {
+                    client.missing = missing;
+                    break;
+                }
+                Step::Wait => {
+                    client.answers.stall.get_or_insert(Stall::Face);
+                    break;
+                }
+                Step::Close => client.closing = true,
+            }
+        }
+        if client.answers.stall.is_some() && !client.listed {
+            client.listed = true;
+            self.stalled.push(place);
+        }
+        taken
+    }
+
+    /// Tries the connections again whose commands had to wait.
+    pub fn resume(&mut self, around: &mut Around<'_, F::Service>) {
+        let full = around.gateway.full();
+        let stalled = std::mem::take(&mut self.stalled);
+        for place in stalled {
+            let Some(client) = self.clients.get_mut(place) else { continue };
+            client.listed = false;
+            if client.answers.stall.is_none() {
+                continue;
+            }
+            if client.may_resume(full) {
+                mark(&mut self.dirty, client);
+                self.take_own(place, around);
+            } else {
+                client.listed = true;
+                self.stalled.push(place);
+            }
+        }
+    }
+
+    /// Tells the connections what became of a batch.
+    pub fn finish(&mut self, finished: Finished, gateway: &mut Gateway) {
+        let Finished { routes, end } = finished;
+        let Sessions { face, clients, dirty, .. } = self;
+        let (answer, failure) = match &end {
+            End::Answered(answer) => (&answer[..], None),
+            End::Failed(why) => (&[][..], Some(*why)),
+        };
+        // Only of the face's type: the items borrow the answer, not the face.
+        let mut bodies = F::items(answer);
+        for route in &routes {
+            let body = if failure.is_none() { bodies.next() } else { None };
+            let Some(client) = clients.get_exact(route.place, route.generation) else { continue };
+            match route.lane {
+                Lane::Write => client.answers.unanswered_writes -= 1,
+                Lane::Read => client.answers.unanswered_reads -= 1,
+            }
+            let session = &mut client.session;
+            match body {
+                Some(body) => client
+                    .answers
+                    .answer(route.number, |out| face.answer(session, route.note, body, out)),
+                None => {
+                    gateway.counters.failures += 1;
+                    let why = failure.unwrap_or(crate::face::Failure::Garbled);
+                    client
+                        .answers
+                        .answer(route.number, |out| face.fail(session, route.note, why, out));
+                }
+            }
+            mark(dirty, client);
+        }
+        gateway.recycle(routes);
+    }
+
+    /// Sends answers, closes what is done, and waits for what is to be waited for.
+    pub fn flush(&mut self, poll: &Poll) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for place in dirty.drain(..) {
+            let Some(client) = self.clients.get_mut(place) else { continue };
+            client.dirty = false;
+            let alive = client.flush() && client.answers.pending() <= self.output_hard;
+            if !alive || client.finished() {
+                self.close(place);
+                continue;
+            }
+            let wanted = client.wanted();
+            if wanted != client.interest {
+                client.interest = wanted;
+                if poll.change(&client.stream, Token::Client(place), wanted).is_err() {
+                    self.close(place);
+                }
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Whether a connection has commands that could be taken at once.
+    pub fn resumable(&self, gateway: &Gateway) -> bool {
+        let full = gateway.full();
+        self.stalled.iter().any(|&place| {
+            self.clients.get(place).is_some_and(|client| {
+                client.answers.stall != Some(Stall::Face) && client.may_resume(full)
+            })
+        })
+    }
+
+    /// Closes a connection without further words.
+    pub fn kill(&mut self, id: ConnectionId) {
+        let found = self.clients.iter().find(|(_, client)| client.id == id);
+        if let Some(place) = found.map(|(place, _)| place) {
+            self.close(place);
+        }
+    }
+
+    /// Whether something is still to be sent.
+    pub fn owes(&self) -> bool {
+        self.clients.iter().any(|(_, client)| client.answers.sendable())
+    }
+}
+
+fn mark<S>(dirty: &mut Vec<u32>, client: &mut Client<S>) {
+    if !client.dirty {
+        client.dirty = true;
+        dirty.push(client.answers.place);
+    }
+}
+
+impl<S: StateMachine> std::fmt::Debug for Desk<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("unanswered", &self.unanswered()).finish()
+    }
+}

@@ -1,0 +1,208 @@
+//! Starting a node: the data directory, the state on it, the addresses.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use ::io::{Directory, Format, Opened};
+use smr::executor::Executor;
+use smr::{ClientId, GroupId, Host, Input, Protocol, StateMachine, StoreNumber, Trust, Viewstamp};
+
+use crate::clock;
+use crate::disk::Disk;
+use crate::event::Event;
+use crate::face::{Counters, Face, Status};
+use crate::gateway::{Bounds, Gateway};
+use crate::hello::{Hello, ask_group};
+use crate::options::Birth;
+use crate::peers::Peers;
+use crate::poll::{Interest, Poll, Token};
+use crate::replica::Node;
+use crate::sessions::Sessions;
+use crate::snapshots::Snapshots;
+use crate::{Error, Options};
+
+/// Batches under way have at most this many bytes together, or one command's.
+const FLYING_BYTES: usize = 64 << 20;
+/// How long a replica that is to join waits for a peer that says which group it is.
+const JOIN_PATIENCE: Duration = Duration::from_secs(20);
+const JOIN_PAUSE: Duration = Duration::from_millis(100);
+
+impl<F: Face> Node<F> {
+    /// Opens the data directory (or makes it, as [`Options::birth`] says), loads its state into
+    /// `service` and listens. `events` is told what an operator should know.
+    ///
+    /// # Errors
+    /// If the directory cannot be used or is another replica's, or an address is taken.
+    pub fn open(
+        options: Options,
+        face: F,
+        service: F::Service,
+        mut events: Box<dyn FnMut(&Event)>,
+    ) -> Result<Node<F>, Error> {
+        // The addresses first: a start that fails must not use up a life.
+        let own = &options.peers[options.replica.index()];
+        let peers_listener = listen(own, "replicas")?;
+        let clients_listener = listen(&options.clients, "clients")?;
+        format_if_new(&options)?;
+        let opened = Directory::open(&options.directory, options.disk)?;
+        check(&options, &opened)?;
+        for finding in &opened.findings {
+            events(&Event::Disk(finding.to_string()));
+        }
+        let Opened { directory, identity: on_disk, recovered, log, .. } = opened;
+        let mut executor = Executor::new(service);
+        if recovered.checkpoint.is_some() {
+            load(&directory, &mut executor)?;
+        }
+        let identity = on_disk.identity();
+        let replicas = on_disk.replicas;
+        let now = clock::now();
+        let protocol = vsr::Replica::new(vsr::Config {
+            timing: options.timing,
+            limits: options.limits,
+            ..vsr::Config::new(identity, replicas, options.durability, now.micros)
+        });
+        let os = |error| Error::Os("set up the event loop", error);
+        let poll = Poll::new().map_err(os)?;
+        clients_listener.set_nonblocking(true).map_err(os)?;
+        poll.add(&clients_listener, Token::Clients, Interest::READ).map_err(os)?;
+        let hello = Hello {
+            identity,
+            replicas,
+            durability: options.durability,
+            clients: options.advertise.clone(),
+        };
+        let peers = Peers::start(hello, peers_listener, &options.peers, &poll).map_err(os)?;
+        let host = Host::new(protocol, executor);
+        let status = Status {
+            identity,
+            replicas,
+            report: host.protocol().report(),
+            started_at: now.micros,
+            connections: 0,
+            disk_full: false,
+            counters: Counters::default(),
+            clients: options.advertise.clone(),
+            peers: Vec::new(),
+        };
+        let client =
+            ClientId { gateway: u32::from(identity.replica.0), incarnation: identity.incarnation };
+        let bounds = Bounds {
+            depth: options.window,
+            flying_bytes: FLYING_BYTES,
+            patience: options.patience.as_micros() as u64,
+        };
+        let sessions =
+            Sessions::new(face, clients_listener, options.max_clients, options.output_bytes);
+        let mut node = Node {
+            gateway: Gateway::new(client, replicas, options.timing, bounds),
+            peers,
+            sessions,
+            disk: Disk::start(log, poll.waker()).map_err(os)?,
+            snapshots: Snapshots::start(directory, poll.waker()).map_err(os)?,
+            options,
+            poll,
+            host,
+            status,
+            now,
+            effects: Vec::new(),
+            sends: Vec::new(),
+            frames: Vec::new(),
+            issued: StoreNumber(0),
+            stored: StoreNumber(0),
+            lost: on_disk.lost,
+            recovered_at: None,
+            snapshotting: false,
+            snapshot_waits: false,
+            snapshot_retry: None,
+            snapshot_name: Viewstamp::default(),
+            status_at: 0,
+            exit: None,
+            failure: None,
+            events,
+        };
+        node.host.step(now, Input::Start(recovered), &mut node.effects);
+        Ok(node)
+    }
+}
+
+fn listen(address: &str, purpose: &'static str) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).map_err(|source| Error::Listen {
+        address: address.to_owned(),
+        purpose,
+        source,
+    })
+}
+
+/// Makes the data directory if there is none.
+fn format_if_new(options: &Options) -> Result<(), Error> {
+    if holds_replica(&options.directory) {
+        return Ok(());
+    }
+    let (group, trust) = match options.birth {
+        Birth::Bootstrap(group) => (group, Trust::New),
+        Birth::Join => (find_group(options)?, Trust::Lost),
+    };
+    let format = Format {
+        group,
+        replica: options.replica,
+        replicas: options.peers.len() as u8,
+        durability: options.durability,
+        trust,
+    };
+    Ok(Directory::create(&options.directory, &format)?)
+}
+
+/// Whether there is a replica's data in the directory.
+pub fn holds_replica(directory: &Path) -> bool {
+    directory.join("identity").exists() || directory.join("log").exists()
+}
+
+/// Asks the peers which group they are, for a while: they may be starting, too.
+fn find_group(options: &Options) -> Result<GroupId, Error> {
+    let end = std::time::Instant::now() + JOIN_PATIENCE;
+    loop {
+        let others = options.peers.iter().enumerate();
+        for (_, address) in others.filter(|&(index, _)| index != options.replica.index()) {
+            if let Ok(hello) = ask_group(address) {
+                return Ok(hello.identity.group);
+            }
+        }
+        if std::time::Instant::now() >= end {
+            return Err(Error::NoGroup);
+        }
+        std::thread::sleep(JOIN_PAUSE);
+    }
+}
+
+/// Whether the directory is the one that the options mean.
+fn check(options: &Options, opened: &Opened) -> Result<(), Error> {
+    let found = &opened.identity;
+    if found.replica != options.replica {
+        return Err(Error::replica(found.replica, options.replica));
+    }
+    if usize::from(found.replicas) != options.peers.len() {
+        return Err(Error::Mismatch {
+            what: "a group of size",
+            found: found.replicas.to_string(),
+            asked: options.peers.len().to_string(),
+        });
+    }
+    if found.durability != options.durability {
+        return Err(Error::durability(found.durability, options.durability));
+    }
+    Ok(())
+}
+
+/// Loads the checkpoint on disk, which the directory has verified.
+fn load<S: StateMachine>(directory: &Directory, executor: &mut Executor<S>) -> Result<(), Error> {
+    let Some(mut reader) = directory.read_checkpoint()? else { return Ok(()) };
+    executor.restore_begin();
+    let mut number = 0;
+    while let Some(chunk) = reader.next_chunk()? {
+        executor.restore_chunk(number, &chunk).map_err(|_| Error::BadCheckpoint)?;
+        number += 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A replicated key-value store that speaks the Redis protocol.
+#[derive(Parser)]
+#[command(name = "lockstep", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Action,
+}
+
+#[derive(Subcommand)]
+pub enum Action {
+    /// Run a group of replicas on this machine, to try it
+    Demo(Demo),
+    /// Run one replica
+    #[command(after_long_help = SERVE_HELP)]
+    Serve(Box<Serve>),
+    /// Show the state of a group
+    Status(Status),
+    /// Measure a server of the Redis protocol
+    Bench(bench::load::LoadOptions),
+    /// Kill or pause replicas of a demo under checked load
+    Chaos(bench::chaos::ChaosOptions),
+    /// Start a group over, empty, after it has lost its state (durability memory)
+    Bootstrap(Bootstrap),
+}
+
+/// What an acknowledgement means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// In memory at a quorum; a crash of the whole group loses the state, and the group says so
+    Memory,
+    /// On disk at a quorum
+    Sync,
+}
+
+impl Durability {
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::Sync => "sync",
+        }
+    }
+}
+
+const SERVE_HELP: &str = "\
+The file given with --config has the same settings, in TOML; flags go before it:
+
+  id = 0                              # --id
+  peers = [\"a:7500\", \"b:7500\", \"c:7500\"]  # --peers
+  resp = \"0.0.0.0:6379\"               # --resp
+  advertise = \"a:6379\"                # --advertise
+  dir = \"/var/lib/lockstep\"           # --dir
+  durability = \"sync\"                 # --durability
+  bootstrap = false                   # --bootstrap
+  group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
+  max_clients = 10000                 # --max-clients
+  command_timeout_ms = 10000          # --command-timeout-ms
+  max_command_bytes = 33554432        # --max-command-bytes, at most 60 MiB
+  window = 8                          # --window
+  spin_us = 0                         # --spin-us
+
+Start every replica of a new group once with --bootstrap. Later starts find their data in the
+directory. A replica that starts with an empty directory and without --bootstrap takes the place of
+one that has lost its disk: it learns the group from the others and recovers from them.";
+
+#[derive(Args, Default)]
+pub struct Serve {
+    /// This replica's place in the group, from 0
+    #[arg(long)]
+    pub id: Option<u8>,
+    /// Where the replicas reach each other, by id, this one included: host:port,host:port,...
+    #[arg(long, value_delimiter = ',')]
+    pub peers: Vec<String>,
+    /// Where to listen for Redis clients: address:port [default: 127.0.0.1:6379]
+    #[arg(long)]
+    pub resp: Option<String>,
+    /// What to tell others of where clients come in [default: as --resp]
+    #[arg(long)]
+    pub advertise: Option<String>,
+    /// The data directory; made if missing
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// What an acknowledgement means [default: sync]
+    #[arg(long, value_enum)]
+    pub durability: Option<Durability>,
+    /// Create the group; only for the first start of all its replicas
+    #[arg(long)]
+    pub bootstrap: bool,
+    /// The id of the group that --bootstrap creates, in hexadecimal; the same for all its replicas
+    /// [default: from --peers]
+    #[arg(long)]
+    pub group: Option<String>,
+    /// A TOML file with settings
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// The most client connections [default: 10000]
+    #[arg(long)]
+    pub max_clients: Option<usize>,
+    /// When a command that is not answered gets an error [default: 10000]
+    #[arg(long)]
+    pub command_timeout_ms: Option<u64>,
+    /// The longest command, in bytes, at most 60 MiB [default: 32 MiB]
+    #[arg(long)]
+    pub max_command_bytes: Option<usize>,
+    /// How many batches of commands are under way to the group, 1 to 32 [default: 8]
+    #[arg(long)]
+    pub window: Option<usize>,
+    /// How long to look for work before sleeping, in microseconds [default: 0]
+    #[arg(long)]
+    pub spin_us: Option<u64>,
+    /// Never wait for the disk: acknowledged writes are lost by a power cut. For tests alone
+    #[arg(long, hide = true)]
+    pub unsafe_no_fsync: bool,
+    /// End when the process with this id, which started this one, ends
+    #[arg(long, hide = true)]
+    pub die_with_parent: Option<i32>,
+    /// Bytes of a log segment. For tests
+    #[arg(long, hide = true)]
+    pub segment_bytes: Option<u64>,
+    /// Bytes of log between checkpoints. For tests
+    #[arg(long, hide = true)]
+    pub checkpoint_bytes: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct Demo {
+    /// How many replicas, 1 to 9
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub replicas: u8,
+    /// What an acknowledgement means
+    #[arg(long, value_enum, default_value = "sync")]
+    pub durability: Durability,
+    /// Keep the data here, and go on with what is there [default: a temporary directory]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Replica i serves Redis clients on this port plus i, and replicas on this plus 100 plus i
+    #[arg(long, default_value_t = 7400)]
+    pub port: u16,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+#[derive(Args)]
+pub struct Status {
+    /// The Redis port of any replica of the group
+    #[arg(long, default_value_t = 7400)]
+    pub port: u16,
+    /// The machine that it runs on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Format,
+}
+
+#[derive(Args)]
+pub struct Bootstrap {
+    /// Yes, what the group held is lost
+    #[arg(long, required = true)]
+    pub accept_loss: bool,
+    /// The Redis port of any replica of the group
+    #[arg(long, default_value_t = 7400)]
+    pub port: u16,
+    /// The machine that it runs on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+}

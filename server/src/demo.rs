@@ -1,0 +1,212 @@
+//! `lockstep demo`: a group of real processes on this machine, watched: what dies is started again,
+//! and what happens is told.
+//!
+//! Invariant: no replica outlives the demo, however the demo ends (the kernel sees to it).
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use crate::cli::Demo;
+use crate::link::Link;
+use crate::supervise::Group;
+
+/// How long the group may take until it serves.
+const READY: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(10);
+/// Peers' ports are this far above those for clients.
+const PEER_PORTS: u16 = 100;
+
+/// What a demo's directory remembers.
+pub struct Plan {
+    pub replicas: u8,
+    pub durability: &'static str,
+    pub group: String,
+    pub port: u16,
+    pub dir: PathBuf,
+    /// The group has served: an empty directory is a lost disk from now on.
+    pub created: bool,
+}
+
+impl Plan {
+    pub fn resp(&self, id: u8) -> String {
+        format!("127.0.0.1:{}", self.port + u16::from(id))
+    }
+
+    pub fn peer(&self, id: u8) -> String {
+        format!("127.0.0.1:{}", self.port + PEER_PORTS + u16::from(id))
+    }
+
+    /// Writes `demo.json`.
+    pub fn save(&self, pids: &[Option<u32>]) -> Result<()> {
+        let members = (0..self.replicas).map(|id| {
+            json!({
+                "id": id,
+                "pid": pids[usize::from(id)],
+                "resp": self.resp(id),
+                "peer": self.peer(id),
+                "dir": self.dir.join(id.to_string()),
+            })
+        });
+        let text = serde_json::to_string_pretty(&json!({
+            "replicas": self.replicas,
+            "durability": self.durability,
+            "group": self.group,
+            "port": self.port,
+            "created": self.created,
+            "demo_pid": std::process::id(),
+            "members": members.collect::<Vec<_>>(),
+        }))?;
+        let (path, fresh) = (self.dir.join("demo.json"), self.dir.join("demo.json.new"));
+        std::fs::write(&fresh, text + "\n")
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+pub fn demo(flags: &Demo) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    let temporary = flags.dir.is_none();
+    let mut plan = plan(flags)?;
+    let done = check_ports(&plan).and_then(|()| run(&mut plan, &stop));
+    if temporary {
+        let _ = std::fs::remove_dir_all(&plan.dir);
+    }
+    done
+}
+
+fn run(plan: &mut Plan, stop: &AtomicBool) -> Result<()> {
+    let started = Instant::now();
+    let mut group = Group::start(plan)?;
+    while !group.serves() {
+        if stop.load(Ordering::Relaxed) {
+            return group.stop();
+        }
+        let dead = group.dead();
+        if !dead.is_empty() || started.elapsed() > READY {
+            let what = match dead.first() {
+                Some(id) => format!("replica {id} has ended"),
+                None => "the group does not serve".to_owned(),
+            };
+            let log = group.log_tail(dead.first().copied().unwrap_or(0));
+            group.stop()?;
+            bail!("{what}; its last words:\n{log}");
+        }
+        std::thread::sleep(POLL);
+    }
+    plan.created = true;
+    plan.save(&group.pids())?;
+    greet(plan, started.elapsed());
+    while !stop.load(Ordering::Relaxed) {
+        group.watch(plan)?;
+        std::thread::sleep(POLL);
+    }
+    println!("stopping");
+    group.stop()
+}
+
+fn greet(plan: &Plan, took: Duration) {
+    let port = plan.port;
+    let ports: Vec<String> = (0..plan.replicas).map(|id| plan.resp(id)).collect();
+    println!(
+        "ready: {} replicas, durability {}, after {} ms; data in {}",
+        plan.replicas,
+        plan.durability,
+        took.as_millis(),
+        plan.dir.display()
+    );
+    println!("  Redis clients connect to any of {}", ports.join(" "));
+    println!("  redis-cli -p {port} set greeting hello");
+    println!("  redis-cli -p {} get greeting", port + u16::from(plan.replicas.min(2)) - 1);
+    println!("  redis-cli -p {port} krange a z");
+    println!("  lockstep status --port {port}");
+    println!("  lockstep chaos --port {port}   (or kill -9 a pid of the status: it comes back)");
+    println!("  Ctrl-C stops the group");
+}
+
+/// What is to be run: from the flags, or from the directory.
+fn plan(flags: &Demo) -> Result<Plan> {
+    let last = u32::from(flags.port) + u32::from(PEER_PORTS) + u32::from(flags.replicas);
+    ensure!(flags.port > 0 && last <= 65_536, "--port {}: too high", flags.port);
+    let dir = match &flags.dir {
+        Some(dir) => dir.clone(),
+        None => std::env::temp_dir().join(format!("lockstep-demo-{}", std::process::id())),
+    };
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let dir = dir.canonicalize()?;
+    let mut plan = Plan {
+        replicas: flags.replicas,
+        durability: flags.durability.name(),
+        group: format!("{:016x}", crate::serve::nonce(0).max(1)),
+        port: flags.port,
+        dir,
+        created: false,
+    };
+    let path = plan.dir.join("demo.json");
+    if path.exists() {
+        resume(&mut plan, &path)?;
+    }
+    Ok(plan)
+}
+
+/// Goes on with what the directory holds.
+fn resume(plan: &mut Plan, path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let held: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
+    let dir = plan.dir.display();
+    if held["replicas"] != plan.replicas {
+        bail!(
+            "{dir} holds a group of {} replicas, not {}: give --replicas {0}, or another --dir",
+            held["replicas"],
+            plan.replicas
+        );
+    }
+    let durability = held["durability"].as_str().unwrap_or_default();
+    if durability != plan.durability {
+        bail!(
+            "{dir} holds a group of durability {durability}, not {}: give --durability \
+             {durability}, or another --dir",
+            plan.durability
+        );
+    }
+    plan.group = held["group"].as_str().unwrap_or_default().to_owned();
+    plan.created = held["created"].as_bool().unwrap_or(false);
+    crate::serve::parse_group(&plan.group)
+        .with_context(|| format!("{} is damaged", path.display()))?;
+    Ok(())
+}
+
+fn check_ports(plan: &Plan) -> Result<()> {
+    for id in 0..plan.replicas {
+        for address in [plan.resp(id), plan.peer(id)] {
+            if let Err(error) = TcpListener::bind(&address) {
+                bail!(
+                    "{address}: {error}; the demo needs ports {} to {} and {} to {}: stop what \
+                     uses them (another demo?), or choose others with --port",
+                    plan.port,
+                    plan.port + u16::from(plan.replicas) - 1,
+                    plan.port + PEER_PORTS,
+                    plan.port + PEER_PORTS + u16::from(plan.replicas) - 1,
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A command through a replica that must pass the group: proof that it serves.
+pub fn proves_service(address: &str) -> bool {
+    let read = Link::connect(address, Duration::from_millis(500))
+        .and_then(|mut link| link.call(&["GET", "lockstep:ready"]));
+    read.is_ok_and(|reply| !matches!(reply, resp::Value::Error(_)))
+}

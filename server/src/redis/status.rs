@@ -1,0 +1,82 @@
+//! LOCKSTEP.STATUS: this replica's state, for `lockstep status` and other operators' tools.
+
+use kv::Store;
+use node::Desk;
+use serde_json::json;
+use smr::Role;
+
+use super::Redis;
+use super::info::{primary_address, resident};
+
+impl Redis {
+    pub(super) fn status_json(&self, desk: &Desk<'_, Store>) -> String {
+        let status = desk.status();
+        let (identity, report) = (&status.identity, &status.report);
+        let counters = &status.counters;
+        let stats = desk.service().stats();
+        let known = matches!(report.role, Role::Primary | Role::Backup);
+        let primary = known.then(|| report.view.primary().0);
+        let peers = status.peers.iter().map(|peer| {
+            json!({
+                "id": peer.replica.0,
+                "address": peer.address,
+                "resp": peer.clients,
+                "connected": peer.connected,
+                "queued_bytes": peer.queued,
+            })
+        });
+        json!({
+            "id": identity.replica.0,
+            "pid": std::process::id(),
+            "group": format!("{:016x}", identity.group.0),
+            "incarnation": identity.incarnation.0,
+            "replicas": status.replicas,
+            "role": report.role.name(),
+            "status": health(report.role),
+            "durability": format!("{:?}", report.durability).to_lowercase(),
+            "view": report.view.0,
+            "primary": primary,
+            "primary_resp": primary.map(|_| primary_address(status)),
+            "op_number": report.op.op.0,
+            "commit_number": report.commit.0,
+            "disk": report.disk.op.0,
+            "durable": report.durable.op.0,
+            "checkpoint": report.checkpoint.op.0,
+            "view_age_ms": desk.now().micros.saturating_sub(report.view_changed_at) / 1000,
+            "uptime_ms": desk.now().micros.saturating_sub(status.started_at) / 1000,
+            "disk_full": status.disk_full,
+            "dropped_messages": report.dropped,
+            "resp": status.clients,
+            "connections": status.connections,
+            "keys": stats.keys,
+            "used_memory": stats.bytes,
+            "resident": resident(),
+            "counters": {
+                "writes": counters.writes,
+                "reads": counters.reads,
+                "batches": counters.batches,
+                "failures": counters.failures,
+                "accepted": counters.accepted,
+                "rejected": counters.rejected,
+                "turns": counters.turns,
+                "refused_peers": counters.refused_peers,
+                "dropped_frames": counters.dropped_frames,
+                "nonsense": counters.nonsense,
+                "log_batches": counters.stored,
+                "log_syncs": counters.syncs,
+            },
+            "peers": peers.collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}
+
+/// Whether the replica does its part, in a word.
+fn health(role: Role) -> &'static str {
+    match role {
+        Role::Primary | Role::Backup => "normal",
+        Role::ViewChange => "electing",
+        Role::Recovering => "recovering",
+        Role::StateLost => "lost",
+    }
+}

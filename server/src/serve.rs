@@ -1,0 +1,209 @@
+//! `lockstep serve`: one replica, from flags and a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use node::{Birth, Event, Exit, Node, Options};
+use rustix::process::Signal;
+use serde::Deserialize;
+use smr::{GroupId, ReplicaId};
+
+use crate::cli::{Durability, Serve};
+use crate::redis::{Bounds, Redis};
+
+/// The longest command that still fits into a frame with all that goes around it.
+const MAX_COMMAND_BYTES: usize = 60 << 20;
+
+/// The file's settings. Flags go before them.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    id: Option<u8>,
+    #[serde(default)]
+    peers: Vec<String>,
+    resp: Option<String>,
+    advertise: Option<String>,
+    dir: Option<PathBuf>,
+    durability: Option<Durability>,
+    bootstrap: Option<bool>,
+    group: Option<String>,
+    max_clients: Option<usize>,
+    command_timeout_ms: Option<u64>,
+    max_command_bytes: Option<usize>,
+    window: Option<usize>,
+    spin_us: Option<u64>,
+}
+
+/// Runs a replica until it is told to stop.
+pub fn serve(flags: Serve) -> Result<()> {
+    if let Some(parent) = flags.die_with_parent {
+        die_with(parent)?;
+    }
+    let file = match &flags.config {
+        Some(path) => read_file(path)?,
+        None => File::default(),
+    };
+    let max_clients = flags.max_clients.or(file.max_clients).unwrap_or(10_000);
+    let command_bytes = flags.max_command_bytes.or(file.max_command_bytes).unwrap_or(32 << 20);
+    ensure!(
+        (1024..=MAX_COMMAND_BYTES).contains(&command_bytes),
+        "max_command_bytes must be between 1024 and {MAX_COMMAND_BYTES}"
+    );
+    let bounds = Bounds { command_bytes, max_clients };
+    let mut options = options(flags, file)?;
+    options.max_clients = max_clients;
+    raise_file_limit();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    loop {
+        match run(&options, bounds, &stop)? {
+            Exit::Stopped => return Ok(()),
+            Exit::StartOver(group) => {
+                eprintln!("starting over, empty, as group {:016x}", group.0);
+                empty(&options.directory)?;
+                options.birth = Birth::Bootstrap(group);
+            }
+        }
+    }
+}
+
+/// One life of the replica.
+fn run(options: &Options, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<Exit> {
+    let fresh = !node::holds_replica(&options.directory);
+    let id = options.replica.0;
+    if fresh && options.birth == Birth::Join {
+        eprintln!(
+            "replica {id}: {} is empty: joining as a replacement, to recover from the others (a \
+             new group needs --bootstrap)",
+            options.directory.display()
+        );
+    }
+    let port = options.clients.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let port = port.with_context(|| format!("{}: not address:port", options.clients))?;
+    let face = Redis::new(bounds, port, nonce(id));
+    let service = kv::Store::default();
+    let events = Box::new(move |event: &Event| eprintln!("replica {id}: {event}"));
+    let node = Node::open(options.clone(), face, service, events)?;
+    eprintln!("replica {id}: serving Redis clients on {}", options.clients);
+    Ok(node.run(stop)?)
+}
+
+/// Differs from process to process.
+pub fn nonce(id: u8) -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = since.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32) ^ u64::from(id);
+    smr::rng::Rng::new(seed).next_u64()
+}
+
+fn read_file(path: &Path) -> Result<File> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is not as it should be", path.display()))
+}
+
+fn options(flags: Serve, file: File) -> Result<Options> {
+    let missing = |what: &str| format!("--{what} (or `{what}` in the file) is needed");
+    let id = flags.id.or(file.id).with_context(|| missing("id"))?;
+    let peers = if flags.peers.is_empty() { file.peers } else { flags.peers };
+    ensure!(!peers.is_empty(), missing("peers"));
+    ensure!(peers.len() <= usize::from(smr::MAX_REPLICAS), "a group has at most 9 replicas");
+    ensure!(
+        usize::from(id) < peers.len(),
+        "--id {id} has no place among the {} addresses in --peers",
+        peers.len()
+    );
+    let dir = flags.dir.or(file.dir).with_context(|| missing("dir"))?;
+    let resp = flags.resp.or(file.resp).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
+    let durability = match flags.durability.or(file.durability) {
+        Some(Durability::Memory) => smr::Durability::Memory,
+        Some(Durability::Sync) | None => smr::Durability::Sync,
+    };
+    let group = match flags.group.or(file.group) {
+        Some(text) => parse_group(&text)?,
+        None => group_of(&peers),
+    };
+    let birth = match flags.bootstrap || file.bootstrap == Some(true) {
+        true => Birth::Bootstrap(group),
+        false => Birth::Join,
+    };
+    let mut options = Options::new(dir, ReplicaId(id), peers, resp, durability, birth);
+    if let Some(advertise) = flags.advertise.or(file.advertise) {
+        options.advertise = advertise;
+    }
+    if let Some(patience) = flags.command_timeout_ms.or(file.command_timeout_ms) {
+        options.patience = Duration::from_millis(patience.max(1));
+    }
+    if let Some(window) = flags.window.or(file.window) {
+        ensure!((1..=32).contains(&window), "--window must be between 1 and 32");
+        options.window = window;
+    }
+    if let Some(spin) = flags.spin_us.or(file.spin_us) {
+        options.spin = spin;
+    }
+    if let Some(bytes) = flags.segment_bytes {
+        options.disk.segment_bytes = bytes;
+    }
+    if let Some(bytes) = flags.checkpoint_bytes {
+        options.limits.checkpoint_bytes = bytes;
+    }
+    if flags.unsafe_no_fsync {
+        options.disk.syncing = ::io::Syncing::UnsafeOff;
+    }
+    Ok(options)
+}
+
+/// Parses a group's id.
+pub fn parse_group(text: &str) -> Result<GroupId> {
+    match u64::from_str_radix(text, 16) {
+        Ok(id) if id != 0 => Ok(GroupId(id)),
+        _ => bail!("{text}: a group's id is 1 to 16 hexadecimal digits, and not zero"),
+    }
+}
+
+/// The id of the group that is created without one: from its addresses, so that all its replicas
+/// find the same and others do not (FNV-1a).
+fn group_of(peers: &[String]) -> GroupId {
+    let bytes = peers.iter().flat_map(|peer| peer.bytes().chain([b',']));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    GroupId(hash.max(1))
+}
+
+/// Removes what a data directory holds.
+fn empty(directory: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(directory);
+    for entry in entries.with_context(|| format!("cannot read {}", directory.display()))? {
+        let path = entry?.path();
+        let removed = match path.is_dir() {
+            true => std::fs::remove_dir_all(&path),
+            false => std::fs::remove_file(&path),
+        };
+        removed.with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes the kernel end this process when its parent ends.
+fn die_with(parent: i32) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("cannot follow the parent")?;
+    // It may have ended before that took effect.
+    let now = rustix::process::getppid();
+    ensure!(now.is_some_and(|pid| pid.as_raw_pid() == parent), "the parent has ended");
+    Ok(())
+}
+
+/// Connections need file descriptors: takes as many as the system allows.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Fewer only mean fewer clients.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -1,0 +1,217 @@
+//! The processes of a demo: starting them, noticing what becomes of them, stopping them.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
+use crate::demo::{Plan, proves_service};
+use crate::link::ask_status;
+
+/// Statuses are asked for this often.
+const ASK: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(200);
+/// A replica that ends sooner than this after its start is given time before the next.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// How long replicas may take to stop in good order.
+const STOP: Duration = Duration::from_secs(5);
+
+/// One replica's process.
+struct Member {
+    id: u8,
+    child: Option<Child>,
+    started: Instant,
+    served: bool,
+    /// When it was noticed that it had ended, and from when on it may be started again.
+    down: Option<(Instant, Instant)>,
+    /// It was started again, when it had ended: its recovery is to be told.
+    returning: Option<Instant>,
+}
+
+/// All processes.
+pub struct Group {
+    members: Vec<Member>,
+    resp: Vec<String>,
+    logs: Vec<std::path::PathBuf>,
+    primary: Option<u64>,
+    asked: Instant,
+}
+
+impl Group {
+    /// Starts all replicas.
+    pub fn start(plan: &Plan) -> Result<Group> {
+        let mut group = Group {
+            members: Vec::new(),
+            resp: (0..plan.replicas).map(|id| plan.resp(id)).collect(),
+            logs: (0..plan.replicas).map(|id| plan.dir.join(format!("{id}.log"))).collect(),
+            primary: None,
+            asked: Instant::now(),
+        };
+        for id in 0..plan.replicas {
+            let child = Some(spawn(plan, id)?);
+            let started = Instant::now();
+            let (served, down, returning) = (false, None, None);
+            group.members.push(Member { id, child, started, served, down, returning });
+        }
+        plan.save(&group.pids())?;
+        Ok(group)
+    }
+
+    pub fn pids(&self) -> Vec<Option<u32>> {
+        self.members.iter().map(|member| member.child.as_ref().map(Child::id)).collect()
+    }
+
+    /// Whether every replica has answered a command that passed the group.
+    pub fn serves(&mut self) -> bool {
+        for member in &mut self.members {
+            member.served |= proves_service(&self.resp[usize::from(member.id)]);
+        }
+        self.members.iter().all(|member| member.served)
+    }
+
+    /// Replicas that have ended.
+    pub fn dead(&mut self) -> Vec<u8> {
+        let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
+        let members = self.members.iter_mut();
+        let dead = members.filter_map(|m| m.child.as_mut().is_some_and(ended).then_some(m.id));
+        dead.collect()
+    }
+
+    /// The last lines that a replica has written.
+    pub fn log_tail(&self, id: u8) -> String {
+        let text = std::fs::read_to_string(&self.logs[usize::from(id)]).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+
+    /// Notices what has happened, tells it, and starts what has ended.
+    pub fn watch(&mut self, plan: &Plan) -> Result<()> {
+        for index in 0..self.members.len() {
+            let member = &mut self.members[index];
+            if let Some(child) = &mut member.child
+                && let Some(status) = child.try_wait()?
+            {
+                member.child = None;
+                let now = Instant::now();
+                let pause = SHORT_LIFE.saturating_sub(member.started.elapsed());
+                member.down = Some((now, now + pause));
+                println!("replica {} died ({})", member.id, cause(status));
+                if status.signal().is_none() {
+                    println!("{}", self.log_tail(index as u8));
+                }
+            }
+            let member = &mut self.members[index];
+            if let Some((since, again)) = member.down
+                && Instant::now() >= again
+            {
+                member.child = Some(spawn(plan, member.id)?);
+                member.started = Instant::now();
+                member.down = None;
+                member.returning = Some(since);
+                let took = since.elapsed().as_millis();
+                println!("replica {} restarted after {took} ms", member.id);
+                plan.save(&self.pids())?;
+            }
+        }
+        if self.asked.elapsed() >= ASK {
+            self.asked = Instant::now();
+            self.ask();
+        }
+        Ok(())
+    }
+
+    /// Tells of new primaries, and of replicas that have caught up.
+    fn ask(&mut self) {
+        let statuses: Vec<Option<Json>> =
+            self.resp.iter().map(|address| ask_status(address, PATIENCE).ok()).collect();
+        let primaries = statuses.iter().flatten().filter(|status| status["role"] == "primary");
+        let Some(primary) = primaries.max_by_key(|status| status["view"].as_u64()) else {
+            return;
+        };
+        let id = primary["id"].as_u64();
+        if self.primary != id {
+            if self.primary.is_some() {
+                let view = primary["view"].as_u64().unwrap_or(0) >> 8;
+                println!("replica {} is the new primary, in view {view}", id.unwrap_or(0));
+            }
+            self.primary = id;
+        }
+        let commit = primary["commit_number"].as_u64();
+        for (member, status) in self.members.iter_mut().zip(&statuses) {
+            let (Some(since), Some(status)) = (member.returning, status) else { continue };
+            let follows = status["status"] == "normal" && status["view"] == primary["view"];
+            if follows && status["commit_number"].as_u64() >= commit {
+                member.returning = None;
+                let took = since.elapsed().as_millis();
+                println!("replica {} caught up {took} ms after it died", member.id);
+            }
+        }
+    }
+
+    /// Stops all replicas, in good order if they can.
+    pub fn stop(&mut self) -> Result<()> {
+        for member in &self.members {
+            if let Some(child) = &member.child
+                && let Some(pid) = Pid::from_raw(child.id() as i32)
+            {
+                // It may have ended by itself: it is not waited for yet, so the id is still its own.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        let end = Instant::now() + STOP;
+        for member in &mut self.members {
+            let Some(mut child) = member.child.take() else { continue };
+            while child.try_wait()?.is_none() {
+                if Instant::now() >= end {
+                    child.kill()?;
+                    child.wait()?;
+                    println!("replica {} did not stop by itself", member.id);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            if let Some(child) = &mut member.child {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+fn cause(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, code) => format!("exit code {}", code.unwrap_or(0)),
+    }
+}
+
+fn spawn(plan: &Plan, id: u8) -> Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let log = plan.dir.join(format!("{id}.log"));
+    let log = File::options().create(true).append(true).open(&log)?;
+    let peers: Vec<String> = (0..plan.replicas).map(|id| plan.peer(id)).collect();
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--id").arg(id.to_string());
+    command.arg("--peers").arg(peers.join(","));
+    command.arg("--resp").arg(plan.resp(id));
+    command.arg("--dir").arg(plan.dir.join(id.to_string()));
+    command.args(["--durability", plan.durability, "--group", &plan.group]);
+    command.arg("--die-with-parent").arg(std::process::id().to_string());
+    if !plan.created {
+        command.arg("--bootstrap");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().context("cannot start a replica")
+}

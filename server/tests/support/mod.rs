@@ -1,0 +1,247 @@
+//! Groups of real processes for tests, and a client that shows every byte.
+
+#![allow(dead_code, missing_docs)] // each test file uses a part
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use resp::{ReplyParser, Value, write};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Ports that were free a moment ago.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let bound: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    bound.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+}
+
+/// A directory that goes with the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lockstep-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A group of `serve` processes.
+pub struct Group {
+    children: Vec<Option<Child>>,
+    pub ports: Vec<u16>,
+    peers: String,
+    durability: &'static str,
+    flags: Vec<String>,
+    pub scratch: Scratch,
+}
+
+impl Group {
+    pub fn start(replicas: usize, durability: &'static str, flags: &[&str]) -> Group {
+        let mut ports = free_ports(replicas * 2);
+        let peers: Vec<String> =
+            ports.split_off(replicas).iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let mut group = Group {
+            children: (0..replicas).map(|_| None).collect(),
+            ports,
+            peers: peers.join(","),
+            durability,
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            scratch: Scratch::new(),
+        };
+        for id in 0..replicas {
+            group.spawn(id, true);
+        }
+        for id in 0..replicas {
+            group.wait_until_served(id);
+        }
+        group
+    }
+
+    pub fn dir(&self, id: usize) -> PathBuf {
+        self.scratch.0.join(id.to_string())
+    }
+
+    pub fn spawn(&mut self, id: usize, bootstrap: bool) {
+        let mut command = Command::new(PROGRAM);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.scratch.0.join(format!("{id}.log")))
+            .expect("a log");
+        command.arg("serve").arg("--id").arg(id.to_string()).arg("--peers").arg(&self.peers);
+        command.arg("--resp").arg(format!("127.0.0.1:{}", self.ports[id]));
+        command.arg("--dir").arg(self.dir(id)).args(["--durability", self.durability]);
+        command.args(["--segment-bytes", "1048576"]).args(&self.flags);
+        command.arg("--die-with-parent").arg(std::process::id().to_string());
+        if bootstrap {
+            command.arg("--bootstrap");
+        }
+        command.stdout(Stdio::null()).stderr(log);
+        self.children[id] = Some(command.spawn().expect("the program starts"));
+    }
+
+    /// A command through the replica passes the group.
+    pub fn wait_until_served(&self, id: usize) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let served = Client::try_connect(self.ports[id])
+                .and_then(|mut client| client.try_call(&[b"GET", b"served"]).ok());
+            if served.is_some_and(|reply| !matches!(reply, Value::Error(_))) {
+                return;
+            }
+            assert!(Instant::now() < end, "replica {id} does not serve: {}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn client(&self, id: usize) -> Client {
+        Client::try_connect(self.ports[id]).expect("the replica accepts")
+    }
+
+    pub fn kill(&mut self, id: usize) {
+        let mut child = self.children[id].take().expect("it runs");
+        child.kill().expect("killed");
+        child.wait().expect("waited");
+    }
+
+    /// Stops in good order; returns whether the exit code was 0.
+    pub fn terminate(&mut self, id: usize) -> bool {
+        let mut child = self.children[id].take().expect("it runs");
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+        child.wait().expect("waited").success()
+    }
+
+    /// A field of the replica's status; `Null` if it does not answer.
+    pub fn status(&self, id: usize, field: &str) -> serde_json::Value {
+        let reply = Client::try_connect(self.ports[id])
+            .and_then(|mut client| client.try_call(&[b"LOCKSTEP.STATUS"]).ok());
+        match reply {
+            Some(Value::Bulk(text)) => {
+                serde_json::from_slice::<serde_json::Value>(&text).expect("JSON")[field].clone()
+            }
+            _ => serde_json::Value::Null,
+        }
+    }
+
+    /// Waits until the replica's status has this value.
+    pub fn wait_for(&self, id: usize, field: &str, value: &serde_json::Value) {
+        let end = Instant::now() + PATIENCE;
+        while self.status(id, field) != *value {
+            let now = self.status(id, field);
+            assert!(Instant::now() < end, "replica {id}: {field} is {now}: {}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn primary(&self) -> usize {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut ids = 0..self.children.len();
+            let found =
+                ids.find(|&id| self.children[id].is_some() && self.status(id, "role") == "primary");
+            if let Some(id) = found {
+                return id;
+            }
+            assert!(Instant::now() < end, "no primary: {}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn logs(&self) -> String {
+        let log = |id: usize| std::fs::read_to_string(self.scratch.0.join(format!("{id}.log")));
+        (0..self.children.len()).map(|id| log(id).unwrap_or_default()).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A client.
+pub struct Client {
+    pub stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Client {
+    pub fn try_connect(port: u16) -> Option<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_nodelay(true).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        Some(Client::over(stream))
+    }
+
+    pub fn over(stream: TcpStream) -> Client {
+        Client { stream, input: Vec::new() }
+    }
+
+    pub fn send(&mut self, command: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        write::command(&mut bytes, command);
+        self.stream.write_all(&bytes).expect("sent");
+    }
+
+    pub fn receive(&mut self) -> std::io::Result<Value> {
+        let mut parser = ReplyParser::new();
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            if parser.parse(&self.input).expect("a reply").is_some() {
+                let (value, length) = Value::parse(&self.input).expect("a reply");
+                self.input.drain(..length);
+                return Ok(value);
+            }
+            match self.stream.read(&mut chunk)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => self.input.extend_from_slice(&chunk[..count]),
+            }
+        }
+    }
+
+    pub fn try_call(&mut self, command: &[&[u8]]) -> std::io::Result<Value> {
+        let mut bytes = Vec::new();
+        write::command(&mut bytes, command);
+        self.stream.write_all(&bytes)?;
+        self.receive()
+    }
+
+    /// A command of words.
+    pub fn call(&mut self, command: &str) -> Value {
+        let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+        self.try_call(&words).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+}
+
+pub fn bulk(text: &str) -> Value {
+    Value::Bulk(text.as_bytes().to_vec())
+}
+
+pub fn ok() -> Value {
+    Value::Simple(b"OK".to_vec())
+}
+
+/// Runs the program to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().expect("the program runs")
+}
