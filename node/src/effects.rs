@@ -27,10 +27,7 @@ impl<F: Face> Node<F> {
                 self.disk.store(batch);
             }
             Effect::Reply(reply) => self.reply(reply),
-            Effect::WriteCheckpoint(position) => {
-                self.snapshot_name = position;
-                self.begin_snapshot(position);
-            }
+            Effect::WriteCheckpoint(position) => self.begin_snapshot(position),
             Effect::ReadCheckpoint { to, position, offset } => {
                 self.snapshots.read(to, position, offset);
             }
@@ -157,8 +154,7 @@ impl<F: Face> Node<F> {
             match done {
                 Done::Written(position) => {
                     (self.events)(&Event::Checkpoint(position));
-                    // One that was made later than the protocol asked covers what was asked for.
-                    let input = Input::CheckpointWritten(self.snapshot_name);
+                    let input = Input::CheckpointWritten(position);
                     self.host.step(self.now, input, &mut self.effects);
                 }
                 Done::Piece { to, chunk } => {
@@ -199,33 +195,37 @@ impl<F: Face> Node<F> {
         }
         match self.host.checkpoint_next(SNAPSHOT_BYTES) {
             CheckpointStep::Chunk(chunk) => self.snapshots.chunk(chunk),
-            CheckpointStep::Wait => self.snapshot_waits = true,
             CheckpointStep::Done(_) => {
                 self.snapshotting = false;
                 self.snapshots.finish();
             }
-            CheckpointStep::Aborted => {
-                self.snapshotting = false;
-                self.snapshots.abort();
-                if self.snapshot_name.op <= self.host.executor().executed().op {
-                    // Not the one that the protocol asked for: it still waits for that.
-                    self.snapshot_again();
-                }
-            }
+        }
+    }
+
+    /// While the disk is nearly full, what clients delete frees its space with the next checkpoint,
+    /// for which the protocol would wait until the log has grown, which it may not.
+    pub(crate) fn relieve(&mut self) {
+        let busy = self.snapshotting || self.snapshot_retry.is_some();
+        let committed = self.host.executor().committed();
+        let settled = matches!(self.status.report.role, Role::Primary | Role::Backup);
+        let due = self.now.micros >= self.relief_at && committed > self.relieved;
+        if self.status.disk_full && settled && due && !busy {
+            self.relief_at = self.now.micros + SNAPSHOT_PAUSE;
+            self.relieved = committed;
+            self.snapshot_again();
         }
     }
 
     fn begin_snapshot(&mut self, position: Viewstamp) {
         self.snapshots.begin(position);
         self.snapshotting = true;
-        self.snapshot_waits = false;
         self.snapshot_retry = None;
     }
 
     /// Makes the checkpoint that found no space anew, of the state as it is now.
     pub(crate) fn snapshot_again(&mut self) {
-        self.host.restore().checkpoint_begin();
-        self.begin_snapshot(self.host.executor().executed());
+        let position = self.host.restore().checkpoint_begin();
+        self.begin_snapshot(position);
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smr::{
-    ClientMessage, Effect, GroupId, Host, Input, Now, Protocol, Role, StateMachine, StoreNumber,
-    Viewstamp,
+    ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Role, StateMachine,
+    StoreNumber,
 };
 use wire::{Frame, Kind};
 
@@ -64,13 +64,13 @@ pub struct Node<F: Face> {
     pub(crate) recovered_at: Option<StoreNumber>,
     /// A checkpoint is being made.
     pub(crate) snapshotting: bool,
-    /// All of it is made, and it waits for its position to be committed.
-    pub(crate) snapshot_waits: bool,
     /// The checkpoint that the protocol asked for found no space: when to try again, in
     /// [`Now::micros`].
     pub(crate) snapshot_retry: Option<u64>,
-    /// What the protocol calls the checkpoint that is being made.
-    pub(crate) snapshot_name: Viewstamp,
+    /// When a checkpoint may be made to free space, in [`Now::micros`].
+    pub(crate) relief_at: u64,
+    /// The last operation in the last such checkpoint.
+    pub(crate) relieved: OpNumber,
     pub(crate) status_at: u64,
     pub(crate) exit: Option<Exit>,
     pub(crate) failure: Option<Error>,
@@ -161,7 +161,7 @@ impl<F: Face> Node<F> {
 
     /// How long there is nothing to do, in microseconds.
     fn sleep(&self) -> u64 {
-        let pumping = self.snapshotting && !self.snapshot_waits && self.snapshots.has_room();
+        let pumping = self.snapshotting && self.snapshots.has_room();
         if pumping || self.sessions.resumable(&self.gateway) {
             return 0;
         }
@@ -225,6 +225,7 @@ impl<F: Face> Node<F> {
         if self.snapshot_retry.is_some_and(|due| due <= self.now.micros) {
             self.snapshot_again();
         }
+        self.relieve();
         if self.errand_at().is_some_and(|due| due <= self.now.micros) {
             let body = self.host.executor().machine().wakeup_request();
             self.gateway.send_errand(self.now, body);

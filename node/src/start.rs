@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use ::io::{Directory, Format, Opened};
 use smr::executor::Executor;
-use smr::{ClientId, GroupId, Host, Input, Protocol, StateMachine, StoreNumber, Trust, Viewstamp};
+use smr::{
+    ClientId, Durability, GroupId, Host, Input, OpNumber, Protocol, StateMachine, StoreNumber,
+    Trust,
+};
 
 use crate::clock;
-use crate::disk::Disk;
+use crate::disk::{Disk, Space};
 use crate::event::Event;
 use crate::face::{Counters, Face, Status};
 use crate::gateway::{Bounds, Gateway};
@@ -95,11 +98,13 @@ impl<F: Face> Node<F> {
         };
         let sessions =
             Sessions::new(face, clients_listener, options.max_clients, options.output_bytes);
+        let space = (options.durability == Durability::Sync)
+            .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
         let mut node = Node {
             gateway: Gateway::new(client, replicas, options.timing, bounds),
             peers,
             sessions,
-            disk: Disk::start(log, poll.waker()).map_err(os)?,
+            disk: Disk::start(log, space, poll.waker()).map_err(os)?,
             snapshots: Snapshots::start(directory, poll.waker()).map_err(os)?,
             options,
             poll,
@@ -114,9 +119,9 @@ impl<F: Face> Node<F> {
             lost: on_disk.lost,
             recovered_at: None,
             snapshotting: false,
-            snapshot_waits: false,
             snapshot_retry: None,
-            snapshot_name: Viewstamp::default(),
+            relief_at: 0,
+            relieved: OpNumber(0),
             status_at: 0,
             exit: None,
             failure: None,

@@ -11,8 +11,6 @@ pub enum Bug {
     TornEntryAccepted,
     /// A checkpoint comes back without its client table.
     TableLostOnRestore,
-    /// A checkpoint is put in place before its position is committed.
-    UncommittedCheckpoint,
     /// A restarted replica has its old incarnation.
     IncarnationReused,
     /// In `memory`, a restarted replica takes its empty disk for the truth.
@@ -27,12 +25,11 @@ pub enum Bug {
 }
 
 /// The environment's defects.
-const ENVIRONMENT: [Bug; 9] = [
+const ENVIRONMENT: [Bug; 8] = [
     Bug::ViewDropped,
     Bug::StoredEarly,
     Bug::TornEntryAccepted,
     Bug::TableLostOnRestore,
-    Bug::UncommittedCheckpoint,
     Bug::IncarnationReused,
     Bug::ForgottenTrusted,
     Bug::CorruptionIgnored,

@@ -5,7 +5,6 @@ use smr::client_table::Admission;
 use smr::executor::CheckpointStep;
 use smr::{Effect, Input, Refusal, ReplicaId, Reply, Request, To, Viewstamp};
 
-use crate::bug::Bug;
 use crate::disk::CheckpointFile;
 use crate::ledger::{Checked, show};
 use crate::node::{Incoming, Writing};
@@ -142,26 +141,16 @@ impl<P: Subject> World<P> {
         let node = &mut self.nodes[id];
         let Some(writing) = &mut node.writing else { return Ok(()) };
         let host = node.host.as_mut().expect("it is up");
-        let hasty = self.options.bug == Some(Bug::UncommittedCheckpoint);
         match host.checkpoint_next(budget) {
             CheckpointStep::Chunk(chunk) => {
                 writing.chunks.push(chunk);
                 self.later(id, TICK, Incoming::CheckpointTick);
             }
-            CheckpointStep::Wait if !hasty => {
-                self.marks.hit("checkpoint-waits");
-                self.later(id, TICK, Incoming::CheckpointTick);
-            }
-            CheckpointStep::Done(_) | CheckpointStep::Wait => {
+            CheckpointStep::Done(_) => {
                 let Writing { position, chunks } = node.writing.take().expect("just seen");
                 let file = CheckpointFile::of_chunks(position, &chunks);
                 let delay = self.nodes[id].disk.duration();
                 self.later(id, delay, Incoming::CheckpointPut(file));
-            }
-            CheckpointStep::Aborted => {
-                node.writing = None;
-                self.marks.hit("checkpoint-aborted");
-                self.note(|| format!("r{id} gives its checkpoint up"));
             }
         }
         Ok(())

@@ -84,7 +84,7 @@ impl<P: Subject> World<P> {
             self.open(gateway);
         }
         for gateway in &mut self.gateways {
-            // Some only read and some only write: who only reads may be the last to hear of a change.
+            // Some only read and some only write: readers may be the last to hear of a change.
             let choice = [workload.reads, workload.reads, 0, 100];
             gateway.reads = choice[self.workload.below(4) as usize];
         }
@@ -308,7 +308,7 @@ impl<P: Subject> World<P> {
         }
     }
 
-    /// An operation has its answer: it must be the log's answer, at a place that respects real time.
+    /// An operation has its answer: the log's answer, at a place that respects real time.
     fn done(
         &mut self,
         index: usize,

@@ -77,7 +77,7 @@ impl Ledger {
                 show(self.last())
             ));
         }
-        self.reference.execute(entry);
+        self.reference.execute(entry.clone());
         let answers = &mut self.answers;
         self.reference.commit(entry.viewstamp.op, |answer| {
             answers.insert((answer.client, answer.number), (answer.position, answer.body));

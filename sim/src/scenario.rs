@@ -3,8 +3,8 @@
 //! between is output, which [`run_scenario`] writes anew.
 //!
 //! Nothing is random in a scenario: messages take 0.5 ms, a sync of the disk 0.2 ms. Replicas are
-//! 0, 1, 2...; gateways 100 and 101 live apart. Cuts and drops concern replicas only, so that clients
-//! reach every replica unless `away` says otherwise.
+//! 0, 1, 2...; gateways 100 to 103 live apart. Cuts and drops concern replicas only, so that
+//! clients reach every replica unless `away` says otherwise.
 
 use smr::Durability;
 

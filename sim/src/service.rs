@@ -1,8 +1,8 @@
 //! The service that the simulator replicates: a small map whose every answer shows the state before
 //! it, so that a lost, repeated or reordered operation is seen by whoever comes next.
 //!
-//! Its digest covers all of the state and is kept step by step, so that states can be compared after
-//! every operation.
+//! Its digest covers all of the state and is kept step by step, so that states can be compared
+//! after every operation.
 
 use std::collections::BTreeMap;
 

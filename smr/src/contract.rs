@@ -153,7 +153,7 @@ pub enum Output<M, F> {
     ReadReady(ReadNumber),
     /// Leadership is gone: what is unanswered must be asked elsewhere.
     Deposed,
-    /// Write a checkpoint of the executed state, which is at this position.
+    /// Write a checkpoint of the committed state, which is at this position.
     WriteCheckpoint(Viewstamp),
     /// Read a piece of the checkpoint on disk for a replica that fetches it.
     ReadCheckpoint {

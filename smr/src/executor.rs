@@ -1,9 +1,11 @@
 //! Executes the log on a service: once, undoably, with the replies held until they may be sent.
 //!
 //! Invariant: `applied` holds exactly the executed entries above `committed`, oldest first, so that
-//! any of them can be undone. A reply leaves only at or below `committed`.
+//! any of them can be undone. A reply leaves only at or below `committed`, and a checkpoint holds
+//! nothing above it.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
@@ -25,7 +27,7 @@ struct Executed<U> {
 /// One executed entry that is not committed.
 #[derive(Debug)]
 struct Applied<U> {
-    previous: Viewstamp,
+    entry: Arc<Entry>,
     previous_unix_ms: u64,
     requests: Vec<Executed<U>>,
 }
@@ -46,22 +48,17 @@ pub struct Answer {
 /// What became of a request for the next piece of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointStep {
-    /// A chunk of the checkpoint at this position; more follow.
+    /// The next chunk; more may follow.
     Chunk(Vec<u8>),
-    /// All chunks are out, but the position is not committed yet: ask again later.
-    Wait,
-    /// All chunks are out and the position is committed: the checkpoint may be put in place.
+    /// All chunks are out: this is the checkpoint's position.
     Done(Viewstamp),
-    /// The state was rolled back below the position: throw the chunks away.
-    Aborted,
 }
 
 #[derive(Debug)]
 enum Checkpoint {
     Header(Viewstamp, Vec<u8>),
     Body(Viewstamp),
-    Written(Viewstamp),
-    Aborted,
+    Complete(Viewstamp),
 }
 
 /// A service with its client table, the group's time, and what can still be undone.
@@ -121,17 +118,14 @@ impl<S: StateMachine> Executor<S> {
     ///
     /// # Panics
     /// If it does not follow the last one executed.
-    pub fn execute(&mut self, entry: &Entry) {
+    pub fn execute(&mut self, entry: Arc<Entry>) {
         assert_eq!(entry.previous, self.executed, "execution follows the log");
-        let mut applied = Applied {
-            previous: self.executed,
-            previous_unix_ms: self.unix_ms,
-            requests: Vec::new(),
-        };
+        let previous_unix_ms = self.unix_ms;
+        let mut executed = Vec::new();
         self.executed = entry.viewstamp;
         if let Content::Batch { unix_ms, requests } = &entry.content {
             self.unix_ms = self.unix_ms.max(*unix_ms);
-            applied.requests.reserve_exact(requests.len());
+            executed.reserve_exact(requests.len());
             for (index, request) in requests.iter().enumerate() {
                 if self.clients.admit(request.client, request.number) != Admission::Fresh {
                     continue; // decided alike by every replica
@@ -142,10 +136,10 @@ impl<S: StateMachine> Executor<S> {
                 let state = self.machine.apply(context, &request.body, &mut reply);
                 let session = self.clients.record(request, position, Bytes::from(reply));
                 let (client, number) = (request.client, request.number);
-                applied.requests.push(Executed { client, number, session, state });
+                executed.push(Executed { client, number, session, state });
             }
         }
-        self.applied.push_back(applied);
+        self.applied.push_back(Applied { entry, previous_unix_ms, requests: executed });
     }
 
     /// Everything up to `through` stands: forgets how to undo it, and hands its answers to `answer`.
@@ -156,7 +150,7 @@ impl<S: StateMachine> Executor<S> {
         assert!(through <= self.executed.op, "only what was executed can be committed");
         while self.committed < through {
             let applied = self.applied.pop_front().expect("executed and not committed");
-            self.committed = applied.previous.op.next();
+            self.committed = applied.entry.viewstamp.op;
             for executed in applied.requests {
                 let Executed { client, number, .. } = executed;
                 // A reply that the client already has (it was executed in a former view, too) is
@@ -182,20 +176,8 @@ impl<S: StateMachine> Executor<S> {
                 self.machine.undo(executed.state);
                 self.clients.undo(executed.session);
             }
-            self.executed = applied.previous;
+            self.executed = applied.entry.previous;
             self.unix_ms = applied.previous_unix_ms;
-        }
-        let position = match &self.checkpoint {
-            Some(
-                Checkpoint::Header(position, _)
-                | Checkpoint::Body(position)
-                | Checkpoint::Written(position),
-            ) => *position,
-            Some(Checkpoint::Aborted) | None => return,
-        };
-        if position.op > self.executed.op {
-            self.machine.checkpoint_abort();
-            self.checkpoint = Some(Checkpoint::Aborted);
         }
     }
 
@@ -209,17 +191,23 @@ impl<S: StateMachine> Executor<S> {
         self.machine.read(unix_ms.max(self.unix_ms), request, reply)
     }
 
-    /// Starts a checkpoint of the state as executed now. One that is being written is given up.
-    pub fn checkpoint_begin(&mut self) {
+    /// Starts a checkpoint of the committed state and returns its position. What is executed above it
+    /// is undone for a moment and done again. A checkpoint that is being written is given up.
+    pub fn checkpoint_begin(&mut self) -> Viewstamp {
         self.checkpoint_abort();
+        let above: Vec<_> = self.applied.iter().map(|applied| applied.entry.clone()).collect();
+        self.rollback(self.committed);
+        let position = self.executed;
         let mut header = Vec::new();
         let mut out = Writer::new(&mut header);
         out.u8(CHECKPOINT_VERSION);
-        out.viewstamp(self.executed);
+        out.viewstamp(position);
         out.u64(self.unix_ms);
         self.clients.encode(&mut header);
         self.machine.checkpoint_begin();
-        self.checkpoint = Some(Checkpoint::Header(self.executed, header));
+        self.checkpoint = Some(Checkpoint::Header(position, header));
+        above.into_iter().for_each(|entry| self.execute(entry));
+        position
     }
 
     /// Gives up the checkpoint that is being written, if any.
@@ -232,7 +220,7 @@ impl<S: StateMachine> Executor<S> {
     /// The next piece of the checkpoint, of about `budget` bytes.
     ///
     /// # Panics
-    /// If no checkpoint was begun.
+    /// If no checkpoint is being written.
     pub fn checkpoint_next(&mut self, budget: usize) -> CheckpointStep {
         match self.checkpoint.take().expect("a checkpoint was begun") {
             Checkpoint::Header(position, header) => {
@@ -242,16 +230,11 @@ impl<S: StateMachine> Executor<S> {
             Checkpoint::Body(position) => {
                 let mut chunk = Vec::new();
                 let last = self.machine.checkpoint_next(budget, &mut chunk);
-                let next = if last { Checkpoint::Written } else { Checkpoint::Body };
+                let next = if last { Checkpoint::Complete } else { Checkpoint::Body };
                 self.checkpoint = Some(next(position));
                 CheckpointStep::Chunk(chunk)
             }
-            Checkpoint::Written(position) if self.committed < position.op => {
-                self.checkpoint = Some(Checkpoint::Written(position));
-                CheckpointStep::Wait
-            }
-            Checkpoint::Written(position) => CheckpointStep::Done(position),
-            Checkpoint::Aborted => CheckpointStep::Aborted,
+            Checkpoint::Complete(position) => CheckpointStep::Done(position),
         }
     }
 

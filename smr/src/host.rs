@@ -188,7 +188,7 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         let mut outputs = core::mem::take(&mut self.outputs);
         for output in outputs.drain(..) {
             match output {
-                Output::Execute(entry) => self.executor.execute(&entry),
+                Output::Execute(entry) => self.executor.execute(entry),
                 Output::Commit { through, reply } => self.commit(through, reply, effects),
                 Output::Rollback(keep) => {
                     self.executor.rollback(keep);
@@ -197,8 +197,7 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
                 Output::ReadReady(through) => self.execute_reads(now, through, effects),
                 Output::Deposed => self.depose(effects),
                 Output::WriteCheckpoint(position) => {
-                    assert_eq!(position, self.executor.executed());
-                    self.executor.checkpoint_begin();
+                    assert_eq!(position, self.executor.checkpoint_begin());
                     effects.push(Effect::WriteCheckpoint(position));
                 }
                 Output::Send(to, message) => effects.push(Effect::Send(to, message)),

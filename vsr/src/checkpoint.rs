@@ -1,11 +1,10 @@
 //! Checkpoints and the recycling of the log ([Mao] 4.2.4). In `sync` a checkpoint is written when
 //! the log has grown enough; in `memory` only for a replica that fetches one.
 //!
-//! Invariants: a checkpoint is complete only when its position is committed (the executor sees to
-//! it); an entry leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
+//! Invariants: a checkpoint holds committed operations only (the executor sees to it); an entry leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
 
 use smr::contract::Output;
-use smr::{Now, OpNumber, Viewstamp};
+use smr::{Now, Viewstamp};
 
 use crate::replica::{Out, Replica};
 
@@ -28,21 +27,17 @@ impl Replica {
         }
     }
 
-    /// Begins a checkpoint of the executed state unless one is being written.
+    /// Begins a checkpoint of the committed state unless one is being written.
     pub(crate) fn begin_checkpoint(&mut self, out: &mut Out) {
-        if self.checkpoints.writing.is_some() || self.installing() {
+        let checkpoints = &mut self.checkpoints;
+        let nothing_new = self.commit <= checkpoints.written.op;
+        if nothing_new || checkpoints.writing.is_some() || self.installing() {
             return;
         }
+        let position = self.log.viewstamp_at(self.commit).expect("trimmed up to it at most");
         self.checkpoints.grown = 0;
-        self.checkpoints.writing = Some(self.log.last());
-        out.push(Output::WriteCheckpoint(self.log.last()));
-    }
-
-    /// The executor gives a checkpoint up when its position is rolled back.
-    pub(crate) fn checkpoint_rolled_back(&mut self, keep: OpNumber) {
-        if self.checkpoints.writing.is_some_and(|position| position.op > keep) {
-            self.checkpoints.writing = None;
-        }
+        self.checkpoints.writing = Some(position);
+        out.push(Output::WriteCheckpoint(position));
     }
 
     /// A later position than the one asked for will do: the environment may have had to begin again.

@@ -72,7 +72,6 @@ impl Replica {
             assert!(keep >= self.commit, "what is committed is never dropped");
             self.log.truncate(keep);
             out.push(Output::Rollback(keep));
-            self.checkpoint_rolled_back(keep);
         }
         for entry in &entries {
             self.checkpoints.grown += entry.size();
@@ -144,6 +143,7 @@ impl Replica {
             return false;
         }
         self.hear_primary(now);
+        self.enter_as_backup(now);
         true
     }
 

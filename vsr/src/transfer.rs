@@ -156,15 +156,17 @@ impl Replica {
         assert!(transfer.installing && !self.leading);
         let Some(position) = position else { return };
         assert!(position.op > self.commit, "a transfer never goes back");
-        if transfer.view > self.view {
-            self.set_view(now, transfer.view, out);
+        // The checkpoint may be younger than the view in which it was asked for.
+        let view = transfer.view.max(position.view);
+        if view > self.view {
+            self.set_view(now, view, out);
         }
         self.log = Log::new(position);
         self.commit = position.op;
         self.checkpoint_installed(position);
         self.store(now, Change { reset: Some(position), ..Change::default() }, out);
         self.enter_as_backup(now);
-        self.start_catch_up(now, transfer.from, transfer.view, out);
+        self.start_catch_up(now, transfer.from, view, out);
         self.recovery_progress(now, out);
     }
 }

@@ -233,8 +233,6 @@ impl Group {
                 chunks.push(chunk);
                 self.writing[id.index()] = Some(chunks);
             }
-            CheckpointStep::Wait => self.writing[id.index()] = Some(chunks),
-            CheckpointStep::Aborted => {}
             CheckpointStep::Done(position) => {
                 self.disks[id.index()].checkpoint = Some((position, chunks));
                 self.input(id, Input::CheckpointWritten(position));
