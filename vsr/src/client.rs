@@ -68,6 +68,9 @@ pub struct Client {
     reads: BTreeMap<RequestNumber, Sent<Bytes>>,
     /// When a replica last executed something for this client, in [`Now::micros`].
     served_at: u64,
+    /// Who leads, according to the last replica that does not.
+    hint: Option<ReplicaId>,
+    tries: u32,
     /// A refusal asked for another try at this time.
     again_at: Option<u64>,
 }
@@ -86,6 +89,8 @@ impl Client {
             next_read: RequestNumber(1),
             reads: BTreeMap::new(),
             served_at: 0,
+            hint: None,
+            tries: 0,
             again_at: None,
         }
     }
@@ -141,8 +146,8 @@ impl Client {
             Outcome::MustLog => Answer::MustLog,
             Outcome::Refused(Refusal::StateLost) => Answer::StateLost,
             Outcome::Refused(Refusal::Retired) => Answer::Retired,
-            Outcome::Refused(_) => {
-                self.on_refusal(now, reply.view, out);
+            Outcome::Refused(refusal) => {
+                self.on_refusal(now, reply.view, refusal, out);
                 return None;
             }
         };
@@ -156,13 +161,18 @@ impl Client {
         known.then_some(Finished { number, read, answer })
     }
 
-    /// An election is running, another replica leads, or an earlier request was lost.
-    fn on_refusal(&mut self, now: Now, view: View, out: &mut Sends) {
-        self.on_view(now, view, out);
-        if view == self.view {
-            self.primary = view.primary();
+    /// An election is running, another replica leads, or an earlier request was lost. The view named
+    /// is a hint: it may be one that was never entered, or long over.
+    fn on_refusal(&mut self, now: Now, view: View, refusal: Refusal, out: &mut Sends) {
+        if refusal != Refusal::OutOfOrder {
+            self.hint = Some(view.primary());
+            self.on_view(now, view, out);
         }
         self.again_at.get_or_insert(now.micros + self.timing.retry / 4);
+    }
+
+    fn next_replica(&mut self) {
+        self.primary = ReplicaId((self.primary.0 + 1) % self.replicas);
     }
 
     /// A view is known to have been entered: if it is news, its primary gets everything that is
@@ -196,9 +206,13 @@ impl Client {
             return;
         }
         let retry = self.timing.retry;
-        let late = self.oldest().is_some_and(|at| at + retry <= now.micros);
-        if late && self.served_at + retry <= now.micros {
-            self.primary = ReplicaId((self.primary.0 + 1) % self.replicas);
+        if self.served_at + retry <= now.micros {
+            // Hints may point in a circle: every few tries the next replica has its turn.
+            self.tries += 1;
+            match self.hint.take() {
+                Some(hint) if !self.tries.is_multiple_of(4) => self.primary = hint,
+                _ => self.next_replica(),
+            }
         }
         self.resend(now, out);
     }

@@ -3,13 +3,13 @@
 //! It votes for nothing and acknowledges nothing until f + 1 others know its new life, one of them
 //! leads the newest view among theirs, and the log reaches what that leader had when it answered.
 //! Then the leader's log holds all that this replica's former lives acknowledged. When more than f
-//! replicas are recovering that can never be: the state is lost, and only an operator can go on
-//! (contracts: STATELOST).
+//! replicas are recovering at one moment that can never be: the state is lost, and only an operator
+//! can go on (contracts: STATELOST).
 
 use alloc::vec::Vec;
 
 use smr::contract::Role;
-use smr::{Now, ReplicaId, View, Viewstamp};
+use smr::{Incarnation, Now, ReplicaId, View, Viewstamp};
 
 use crate::message::{Message, Standing};
 use crate::replica::{Out, Replica};
@@ -20,13 +20,20 @@ struct Answer {
     view: View,
     last: Viewstamp,
     standing: Standing,
+    life: Incarnation,
+    received_at: u64,
+    /// The replica was recovering when the newest question was sent: this life of it had said so
+    /// before, and says so in answer to that question.
+    surely_recovering: bool,
 }
 
 /// What a recovering replica has been told.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(crate) retry_at: u64,
-    attempt: u64,
+    /// The first question's number and the newest one's.
+    attempts: (u64, u64),
+    asked_at: u64,
     answers: Vec<Option<Answer>>,
     /// The leader to copy, and how far its log must be copied at least.
     target: Option<(ReplicaId, Viewstamp)>,
@@ -35,9 +42,11 @@ pub(crate) struct Recovery {
 impl Replica {
     pub(crate) fn start_recovery(&mut self, now: Now, out: &mut Out) {
         self.role = Role::Recovering;
+        let first = self.rng.next_u64() >> 1;
         self.recovery = Some(Recovery {
             retry_at: now.micros,
-            attempt: self.rng.next_u64(),
+            attempts: (first, first),
+            asked_at: now.micros,
             answers: alloc::vec![None; usize::from(self.config.replicas)],
             target: None,
         });
@@ -63,13 +72,22 @@ impl Replica {
     }
 
     pub(crate) fn recovery_timeout(&mut self, now: Now, out: &mut Out) {
-        let retry = self.config.timing.retry;
+        let (retry, quorum) = (self.config.timing.retry, self.quorum());
         let Some(recovery) = &mut self.recovery else { return };
         if now.micros < recovery.retry_at {
             return;
         }
+        let sure = |answer: &&Answer| answer.surely_recovering;
+        let lost = 1 + recovery.answers.iter().flatten().filter(sure).count();
+        let stuck = lost >= quorum && recovery.target.is_none();
+        self.role = if stuck { Role::StateLost } else { Role::Recovering };
         recovery.retry_at = now.micros + retry;
-        let attempt = recovery.attempt;
+        recovery.asked_at = now.micros;
+        recovery.attempts.1 += 1;
+        for answer in recovery.answers.iter_mut().flatten() {
+            answer.surely_recovering = false;
+        }
+        let attempt = recovery.attempts.1;
         self.broadcast(Message::Recovery { attempt }, out);
         self.assess(now, out);
     }
@@ -79,6 +97,10 @@ impl Replica {
             Role::Primary => Standing::Primary,
             Role::Backup => Standing::Backup,
             Role::ViewChange => Standing::ViewChange,
+            // With a target it needs nobody's vote any more: it only copies.
+            Role::Recovering if self.recovery.as_ref().is_some_and(|r| r.target.is_some()) => {
+                Standing::ViewChange
+            }
             Role::Recovering | Role::StateLost => Standing::Recovering,
         };
         let (view, last, incarnations) = (self.view, self.log.last(), self.incarnations());
@@ -98,24 +120,35 @@ impl Replica {
         out: &mut Out,
     ) {
         let Some(recovery) = &mut self.recovery else { return };
-        if recovery.attempt != attempt {
+        let (first, newest) = recovery.attempts;
+        if attempt < first || attempt > newest {
             return;
         }
-        recovery.answers[from.index()] = Some(Answer { view, last, standing });
+        let life = self.peers[from.index()].incarnation;
+        let before = recovery.answers[from.index()];
+        let surely_recovering = standing == Standing::Recovering
+            && before.is_some_and(|before| {
+                before.standing == standing
+                    && before.life == life
+                    && (before.surely_recovering
+                        || attempt == newest && before.received_at < recovery.asked_at)
+            });
+        let received_at = now.micros;
+        let answer = Answer { view, last, standing, life, received_at, surely_recovering };
+        recovery.answers[from.index()] = Some(answer);
         self.assess(now, out);
     }
 
-    /// Decides from the answers whom to copy, or that there is nobody left to copy.
+    /// Decides from the answers whom to copy.
     fn assess(&mut self, now: Now, out: &mut Out) {
         let quorum = self.quorum();
         let Some(recovery) = &mut self.recovery else { return };
         let answers = recovery.answers.iter().enumerate();
         let known = answers.filter_map(|(id, answer)| answer.map(|a| (ReplicaId(id as u8), a)));
-        let (mut lost, mut normal, mut newest) = (1, 0, None::<(ReplicaId, Answer)>);
+        let (mut normal, mut newest) = (0, None::<(ReplicaId, Answer)>);
         for (id, answer) in known {
             match answer.standing {
-                Standing::Recovering => lost += 1,
-                Standing::ViewChange => {}
+                Standing::Recovering | Standing::ViewChange => {}
                 Standing::Primary | Standing::Backup => {
                     normal += 1;
                     let leads = answer.standing == Standing::Primary;
@@ -127,7 +160,6 @@ impl Replica {
                 }
             }
         }
-        self.role = if lost >= quorum { Role::StateLost } else { Role::Recovering };
         let Some((leader, answer)) = newest else { return };
         if normal < quorum || answer.standing != Standing::Primary {
             return;

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::message::{Incarnations, Message};
 use crate::recovery::Recovery;
 use crate::resync::CatchUp;
-use crate::storage::Stores;
+use crate::storage::{Change, Stores};
 use crate::transfer::Transfer;
 use crate::view_change::Election;
 
@@ -169,22 +169,25 @@ impl Replica {
     }
 
     fn start(&mut self, now: Now, recovered: Recovered, out: &mut Out) {
-        self.view = recovered.view;
-        self.view_changed_at = now.micros;
         let base = recovered.checkpoint.unwrap_or_default();
+        // A transferred checkpoint may have reached the disk without the view that came with it.
+        self.view = recovered.view.max(base.view);
+        self.view_changed_at = now.micros;
         self.checkpoints.written = base;
         self.commit = base.op;
         let forgetful = recovered.trust == Trust::Lost
             || (self.config.durability == Durability::Memory && recovered.trust != Trust::New);
         if forgetful {
             self.log = Log::new(base);
-            self.stores.start(recovered.view, base);
+            let disk = if self.sync() { base } else { Viewstamp::default() };
+            self.stores.start(recovered.view, disk);
             self.start_recovery(now, out);
             return;
         }
         assert_eq!(recovered.log.base(), base, "the log begins where the checkpoint ends");
         self.log = recovered.log;
         self.stores.start(recovered.view, self.log.last());
+        self.store(now, Change::default(), out);
         let entries: Vec<_> = self.log.above(base.op).cloned().collect();
         let known = entries.last().map_or(base.op, |entry| entry.commit.max(base.op));
         out.extend(entries.into_iter().map(Output::Execute));
@@ -253,7 +256,7 @@ impl Replica {
         out: &mut Out,
     ) {
         match message {
-            Message::CatchUp { view, tails } => self.on_catch_up(from, view, &tails, out),
+            Message::CatchUp { view, tails } => self.on_catch_up(now, from, view, &tails, out),
             Message::CatchUpOk { view, last, commit, entries } => {
                 self.on_catch_up_ok(now, from, view, last, commit, entries, out);
             }

@@ -68,8 +68,16 @@ impl Replica {
         (self.leading || self.role == Role::Backup) && self.log.last().view == self.view
     }
 
+    /// A replica that catches up with this leader follows it, though it cannot acknowledge yet.
+    pub(crate) fn hear_follower(&mut self, now: Now, from: ReplicaId) {
+        if self.leading {
+            self.peers[from.index()].heard_at = now.micros;
+        }
+    }
+
     pub(crate) fn on_catch_up(
         &mut self,
+        now: Now,
         from: ReplicaId,
         view: View,
         tails: &[Viewstamp],
@@ -81,6 +89,7 @@ impl Replica {
         if view != self.view || !self.in_view() {
             return;
         }
+        self.hear_follower(now, from);
         let Some(common) = self.log.common(tails) else {
             self.send(from, Message::NeedState { view }, out);
             return;
@@ -113,12 +122,15 @@ impl Replica {
         if !asked || stale || self.installing() || self.leading {
             return;
         }
-        let end = entries.last().map_or(last, |entry| entry.viewstamp);
+        let (end, empty) = (entries.last().map_or(last, |e| e.viewstamp), entries.is_empty());
         let mut fresh = entries;
         fresh.retain(|entry| !self.log.contains(entry.viewstamp));
         if !self.fits_log(&fresh) {
             self.dropped += 1;
             return;
+        }
+        if fresh.is_empty() && !empty {
+            return; // a duplicate: the next piece has been asked for
         }
         if !fresh.is_empty() {
             if view > self.view {

@@ -40,6 +40,7 @@ pub(crate) struct Change {
 }
 
 impl Stores {
+    /// What the disk held at the start: nothing but the view in durability `memory`.
     pub(crate) fn start(&mut self, view: View, disk: Viewstamp) {
         self.view = view;
         self.disk = disk;
@@ -90,9 +91,8 @@ impl Replica {
             let keep = self.log.viewstamp_at(keep).expect("the log was truncated to it");
             self.stores.clamp(keep);
         }
-        if let Some(base) = change.reset {
+        if change.reset.is_some() {
             self.stores.clamp(Viewstamp::default());
-            self.stores.disk = if self.sync() { self.stores.disk } else { base };
         }
         let newest = self.stores.outstanding.back().map_or(self.stores.view, |batch| batch.view);
         let view = (self.view > newest).then_some(self.view);

@@ -80,9 +80,10 @@ impl Replica {
         offset: u64,
         out: &mut Out,
     ) {
-        if !self.in_view() {
-            return;
+        if self.recovery.is_some() {
+            return; // any other replica's checkpoint is committed state, whatever its view
         }
+        self.hear_follower(now, to);
         self.fetching(now);
         let written = self.checkpoints.written;
         if position.is_some() {
