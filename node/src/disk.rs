@@ -3,29 +3,79 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::io::{Error, LogWriter};
 use smr::{StoreBatch, StoreNumber};
 
 use crate::poll::Waker;
 
+/// The space on the disk is looked at this often.
+const LOOK: Duration = Duration::from_millis(200);
+/// About how many bytes are accepted from clients and not written yet, at most.
+const UNDER_WAY: u64 = 16 << 20;
 /// Without work for this long the log is proved whole.
 const IDLE: Duration = Duration::from_millis(200);
 /// How long to wait for space before the next attempt.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Watches the space on the disk, so that commands that need more of it are refused while there is
+/// still some for those that free it: the log is an order, and nothing passes an entry that does
+/// not fit.
+pub(crate) struct Space {
+    directory: PathBuf,
+    segment_bytes: u64,
+    looked: Instant,
+    /// Bytes written since then.
+    written: u64,
+}
+
+impl Space {
+    pub fn new(directory: PathBuf, segment_bytes: u64) -> Space {
+        Space { directory, segment_bytes, looked: Instant::now() - LOOK, written: 0 }
+    }
+
+    fn is_due(&self) -> bool {
+        self.written >= self.segment_bytes / 4 || self.looked.elapsed() >= LOOK
+    }
+
+    /// Says how much space there should be, if there is less: for the next checkpoint, which the
+    /// log leaves free, for two more segments, and for what is under way.
+    fn look(&mut self) -> Option<String> {
+        self.looked = Instant::now();
+        self.written = 0;
+        let disk = rustix::fs::statvfs(&self.directory).ok()?;
+        let free = disk.f_bavail * disk.f_frsize;
+        let entries = std::fs::read_dir(&self.directory).ok()?.flatten();
+        let checkpoints = entries.filter(|entry| {
+            entry.file_name().to_str().is_some_and(|name| name.starts_with("checkpoint"))
+        });
+        let sizes = checkpoints.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+        let checkpoint = sizes.max().unwrap_or(0);
+        let needed = checkpoint + checkpoint / 4 + 2 * self.segment_bytes + UNDER_WAY;
+        (free < needed).then(|| {
+            format!(
+                "{free} bytes are free at {}, {needed} should be: commands that need space are \
+                 refused",
+                self.directory.display()
+            )
+        })
+    }
+}
 
 #[derive(Default)]
 struct Shared {
     queue: VecDeque<StoreBatch>,
     closing: bool,
     stored: StoreNumber,
+    /// Nothing can be written.
     full: Option<String>,
+    /// Something can be written yet, but not for long.
+    low: Option<String>,
     failed: Option<Error>,
-    /// Nothing has come for a while.
-    idle: bool,
     batches: u64,
     syncs: u64,
 }
@@ -34,7 +84,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub stored: StoreNumber,
-    /// Why nothing can be written at the moment, if so.
+    /// Why nothing more should be written at the moment, if so.
     pub full: Option<String>,
     pub batches: u64,
     pub syncs: u64,
@@ -47,10 +97,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub fn start(log: LogWriter, waker: Waker) -> io::Result<Disk> {
+    /// Starts the thread. `space` is `None` for a log that does not grow.
+    pub fn start(log: LogWriter, space: Option<Space>, waker: Waker) -> io::Result<Disk> {
         let shared = Arc::new((Mutex::new(Shared::default()), Condvar::new()));
         let theirs = Arc::clone(&shared);
-        let run = move || run(log, &theirs, &waker);
+        let run = move || run(log, space, &theirs, &waker);
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
         Ok(Disk { shared, thread: Some(thread) })
     }
@@ -70,7 +121,12 @@ impl Disk {
             return Err(error);
         }
         let Shared { stored, batches, syncs, .. } = *shared;
-        Ok(Progress { stored, full: shared.full.clone(), batches, syncs })
+        Ok(Progress {
+            stored,
+            full: shared.full.clone().or_else(|| shared.low.clone()),
+            batches,
+            syncs,
+        })
     }
 
     /// Lets the thread finish what is queued, and ends it.
@@ -102,11 +158,34 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut log: LogWriter, shared: &(Mutex<Shared>, Condvar), waker: &Waker) {
+fn run(
+    mut log: LogWriter,
+    mut space: Option<Space>,
+    shared: &(Mutex<Shared>, Condvar),
+    waker: &Waker,
+) {
     let mut batches = VecDeque::new();
     loop {
+        if let Some(space) = &mut space
+            && space.is_due()
+        {
+            let low = space.look();
+            let mut state = lock(&shared.0);
+            let changed = low.is_some() != state.low.is_some();
+            state.low = low;
+            drop(state);
+            if changed {
+                waker.wake();
+            }
+        }
         let done = match next(&mut log, &mut batches, shared) {
-            Ok(true) => write(&mut log, &mut batches, shared, waker),
+            Ok(true) => {
+                if let Some(space) = &mut space {
+                    let entries = batches.iter().flat_map(|batch| &batch.append);
+                    space.written += entries.map(|entry| entry.size() as u64).sum::<u64>();
+                }
+                write(&mut log, &mut batches, shared, waker)
+            }
             Ok(false) => return,
             Err(error) => Err(error),
         };
@@ -117,31 +196,24 @@ fn run(mut log: LogWriter, shared: &(Mutex<Shared>, Condvar), waker: &Waker) {
     }
 }
 
-/// Waits for batches, and proves the log whole when there are none for a while. `false` at the end.
+/// Waits a while for batches, and proves the log whole when there are none. `false` at the end.
 fn next(
     log: &mut LogWriter,
     batches: &mut VecDeque<StoreBatch>,
     shared: &(Mutex<Shared>, Condvar),
 ) -> Result<bool, Error> {
     let mut state = lock(&shared.0);
-    let mut settled = false;
-    while state.queue.is_empty() {
-        if state.closing || !settled && state.idle {
-            let closing = state.closing;
-            drop(state);
-            log.settle()?;
-            if closing {
-                return Ok(false);
-            }
-            settled = true;
-            state = lock(&shared.0);
-            continue;
-        }
+    if state.queue.is_empty() && !state.closing {
         let waited = shared.1.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
         state = waited.0;
-        state.idle = waited.1.timed_out();
     }
-    state.idle = false;
+    if state.queue.is_empty() {
+        let closing = state.closing;
+        drop(state);
+        // Without anything new it does nothing.
+        log.settle()?;
+        return Ok(!closing);
+    }
     std::mem::swap(batches, &mut state.queue);
     Ok(true)
 }

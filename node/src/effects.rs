@@ -162,7 +162,7 @@ impl<F: Face> Node<F> {
                     self.host.step(self.now, input, &mut self.effects);
                 }
                 Done::Restore { number, chunk } => {
-                    // Only now: until the fetched checkpoint is verified the old state is the state.
+                    // Only now: until the fetched checkpoint is verified the old state stands.
                     if number == 0 {
                         self.host.restore().restore_begin();
                     }

@@ -2,8 +2,8 @@
 //! says of each whether it changes the state, reads it or needs neither, and writes the answers.
 //! The node does the rest: batches, the order of answers on a connection, deadlines, back-pressure.
 //!
-//! Invariants: a connection's answers leave in the order of its commands; a command sees the effects
-//! of all commands before it on its connection.
+//! Invariants: a connection's answers leave in the order of its commands; a command sees the
+//! effects of all commands before it on its connection.
 
 use smr::{GroupId, Identity, Now, ReplicaId, Report, StateMachine};
 

@@ -23,7 +23,6 @@ enum Job {
     Begin(Viewstamp),
     Chunk(Vec<u8>),
     Finish,
-    Abort,
     Read { to: ReplicaId, position: Option<Viewstamp>, offset: u64 },
     Save(CheckpointChunk),
     Install(Viewstamp),
@@ -84,10 +83,6 @@ impl Snapshots {
 
     pub fn finish(&self) {
         self.push(Job::Finish);
-    }
-
-    pub fn abort(&self) {
-        self.push(Job::Abort);
     }
 
     pub fn read(&self, to: ReplicaId, position: Option<Viewstamp>, offset: u64) {
@@ -186,7 +181,6 @@ impl Worker {
                     self.report(Done::Written(position))?;
                 }
             }
-            Job::Abort => self.writing = None,
             Job::Read { to, position, offset } => {
                 let chunk = self.directory.read_range(position, offset, PIECE_BYTES)?;
                 self.report(Done::Piece { to, chunk })?;

@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use ::io::{Directory, Format, Opened};
+use ::io::{Directory, Format, LogWriter, Opened};
 use smr::executor::Executor;
 use smr::{
-    ClientId, Durability, GroupId, Host, Input, OpNumber, Protocol, StateMachine, StoreNumber,
-    Trust,
+    ClientId, Durability, GroupId, Host, Identity, Input, Now, OpNumber, Protocol, StateMachine,
+    StoreNumber, Trust,
 };
 
 use crate::clock;
@@ -58,65 +58,65 @@ impl<F: Face> Node<F> {
         if recovered.checkpoint.is_some() {
             load(&directory, &mut executor)?;
         }
-        let identity = on_disk.identity();
-        let replicas = on_disk.replicas;
+        let parts = Parts { directory, log, executor, lost: on_disk.lost };
+        let listeners = (peers_listener, clients_listener);
+        let mut node = Node::assemble(options, on_disk.identity(), face, parts, listeners, events)
+            .map_err(|error| Error::Os("set up the event loop", error))?;
+        node.host.step(node.now, Input::Start(recovered), &mut node.effects);
+        Ok(node)
+    }
+
+    /// Puts the node together around what was on disk.
+    fn assemble(
+        options: Options,
+        identity: Identity,
+        face: F,
+        parts: Parts<F::Service>,
+        (peers_listener, clients_listener): (TcpListener, TcpListener),
+        events: Box<dyn FnMut(&Event)>,
+    ) -> std::io::Result<Node<F>> {
+        let poll = Poll::new()?;
+        clients_listener.set_nonblocking(true)?;
+        poll.add(&clients_listener, Token::Clients, Interest::READ)?;
+        let replicas = options.peers.len() as u8;
         let now = clock::now();
-        let protocol = vsr::Replica::new(vsr::Config {
-            timing: options.timing,
-            limits: options.limits,
-            ..vsr::Config::new(identity, replicas, options.durability, now.micros)
-        });
-        let os = |error| Error::Os("set up the event loop", error);
-        let poll = Poll::new().map_err(os)?;
-        clients_listener.set_nonblocking(true).map_err(os)?;
-        poll.add(&clients_listener, Token::Clients, Interest::READ).map_err(os)?;
         let hello = Hello {
             identity,
             replicas,
             durability: options.durability,
             clients: options.advertise.clone(),
         };
-        let peers = Peers::start(hello, peers_listener, &options.peers, &poll).map_err(os)?;
-        let host = Host::new(protocol, executor);
-        let status = Status {
-            identity,
-            replicas,
-            report: host.protocol().report(),
-            started_at: now.micros,
-            connections: 0,
-            disk_full: false,
-            counters: Counters::default(),
-            clients: options.advertise.clone(),
-            peers: Vec::new(),
-        };
-        let client =
-            ClientId { gateway: u32::from(identity.replica.0), incarnation: identity.incarnation };
-        let bounds = Bounds {
-            depth: options.window,
-            flying_bytes: FLYING_BYTES,
-            patience: options.patience.as_micros() as u64,
-        };
-        let sessions =
-            Sessions::new(face, clients_listener, options.max_clients, options.output_bytes);
         let space = (options.durability == Durability::Sync)
             .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
-        let mut node = Node {
-            gateway: Gateway::new(client, replicas, options.timing, bounds),
-            peers,
-            sessions,
-            disk: Disk::start(log, space, poll.waker()).map_err(os)?,
-            snapshots: Snapshots::start(directory, poll.waker()).map_err(os)?,
+        let host = host(&options, identity, now, parts.executor);
+        let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);
+        Ok(Node {
+            gateway: gateway(&options, identity),
+            peers: Peers::start(hello, peers_listener, &options.peers, &poll)?,
+            sessions: Sessions::new(face, clients_listener, max_clients, output_bytes),
+            disk: Disk::start(parts.log, space, poll.waker())?,
+            snapshots: Snapshots::start(parts.directory, poll.waker())?,
+            status: Status {
+                identity,
+                replicas,
+                report: host.protocol().report(),
+                started_at: now.micros,
+                connections: 0,
+                disk_full: false,
+                counters: Counters::default(),
+                clients: options.advertise.clone(),
+                peers: Vec::new(),
+            },
             options,
             poll,
             host,
-            status,
             now,
             effects: Vec::new(),
             sends: Vec::new(),
             frames: Vec::new(),
             issued: StoreNumber(0),
             stored: StoreNumber(0),
-            lost: on_disk.lost,
+            lost: parts.lost,
             recovered_at: None,
             snapshotting: false,
             snapshot_retry: None,
@@ -126,10 +126,43 @@ impl<F: Face> Node<F> {
             exit: None,
             failure: None,
             events,
-        };
-        node.host.step(now, Input::Start(recovered), &mut node.effects);
-        Ok(node)
+        })
     }
+}
+
+/// What the data directory gave.
+struct Parts<S: StateMachine> {
+    directory: Directory,
+    log: LogWriter,
+    executor: Executor<S>,
+    /// The disk is marked as having lost something.
+    lost: bool,
+}
+
+fn host<S: StateMachine>(
+    options: &Options,
+    identity: Identity,
+    now: Now,
+    executor: Executor<S>,
+) -> Host<vsr::Replica, S> {
+    let replicas = options.peers.len() as u8;
+    let protocol = vsr::Replica::new(vsr::Config {
+        timing: options.timing,
+        limits: options.limits,
+        ..vsr::Config::new(identity, replicas, options.durability, now.micros)
+    });
+    Host::new(protocol, executor)
+}
+
+fn gateway(options: &Options, identity: Identity) -> Gateway {
+    let Identity { replica, incarnation, .. } = identity;
+    let client = ClientId { gateway: u32::from(replica.0), incarnation };
+    let bounds = Bounds {
+        depth: options.window,
+        flying_bytes: FLYING_BYTES,
+        patience: options.patience.as_micros() as u64,
+    };
+    Gateway::new(client, options.peers.len() as u8, options.timing, bounds)
 }
 
 fn listen(address: &str, purpose: &'static str) -> Result<TcpListener, Error> {

@@ -1,6 +1,6 @@
 //! `lockstep bootstrap --accept-loss`: a group of durability `memory` of which more than f replicas
-//! crashed has lost its state, and says so until an operator accepts it. Accepting means a new group
-//! with the same replicas: messages and disks of the old one are not taken for its own.
+//! crashed has lost its state, and says so until an operator accepts it. Accepting means a new
+//! group with the same replicas: messages and disks of the old one are not taken for its own.
 
 use std::time::{Duration, Instant};
 

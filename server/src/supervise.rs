@@ -158,7 +158,7 @@ impl Group {
             if let Some(child) = &member.child
                 && let Some(pid) = Pid::from_raw(child.id() as i32)
             {
-                // It may have ended by itself: it is not waited for yet, so the id is still its own.
+                // It may have ended by itself, but it is not waited for: the id is still its own.
                 let _ = kill_process(pid, Signal::TERM);
             }
         }

@@ -211,8 +211,8 @@ fn number(command: &Command<'_>, index: usize) -> Option<i64> {
     resp::parse_i64(command.get(index).unwrap_or_default())
 }
 
-/// An acknowledged write is at a quorum: at f replicas beside the primary. Answers come in order, so
-/// the connection's writes are acknowledged when this answer leaves, and nothing need be waited for.
+/// An acknowledged write is at a quorum: at f replicas beside the primary. Answers come in order,
+/// so the connection's writes are acknowledged when this answer leaves: there is no need to wait.
 fn wait(command: &Command<'_>, desk: &Desk<'_, Store>, out: &mut Vec<u8>) {
     match (number(command, 1), number(command, 2)) {
         (Some(_), Some(timeout)) if timeout < 0 => write::error(out, "ERR timeout is negative"),

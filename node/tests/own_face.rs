@@ -1,0 +1,144 @@
+//! A service and a face of their own on a node: what it takes to write an application.
+//!
+//! The service adds numbers up. Its protocol is lines: `add N` changes the sum, `sum` reads it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use node::{Birth, ConnectionId, Desk, Exit, Face, Failure, Node, Note, Options, Step};
+use smr::{BadCheckpoint, Context, Durability, GroupId, Now, ReadOutcome, ReplicaId, StateMachine};
+
+/// Requests are batches of numbers of 8 bytes; reads of single zero bytes.
+#[derive(Default)]
+struct Sum(u64);
+
+impl StateMachine for Sum {
+    type Undo = u64;
+
+    fn apply(&mut self, _: Context, request: &[u8], reply: &mut Vec<u8>) -> u64 {
+        let before = self.0;
+        for number in request.as_chunks::<8>().0 {
+            self.0 = self.0.wrapping_add(u64::from_le_bytes(*number));
+            reply.extend_from_slice(&self.0.to_le_bytes());
+        }
+        before
+    }
+
+    fn undo(&mut self, before: u64) {
+        self.0 = before;
+    }
+
+    fn read(&self, _: u64, request: &[u8], reply: &mut Vec<u8>) -> ReadOutcome {
+        for _ in request.as_chunks::<8>().0 {
+            reply.extend_from_slice(&self.0.to_le_bytes());
+        }
+        ReadOutcome::Done
+    }
+
+    fn checkpoint_begin(&mut self) {}
+
+    fn checkpoint_next(&mut self, _: usize, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(&self.0.to_le_bytes());
+        true
+    }
+
+    fn checkpoint_abort(&mut self) {}
+
+    fn restore_begin(&mut self) {}
+
+    fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), BadCheckpoint> {
+        self.0 = u64::from_le_bytes(chunk.try_into().map_err(|_| BadCheckpoint)?);
+        Ok(())
+    }
+}
+
+struct Lines;
+
+impl Face for Lines {
+    type Service = Sum;
+    type Session = ();
+
+    fn open(&mut self, _: ConnectionId, _: &str, _: Now) {}
+
+    fn take(&mut self, (): &mut (), input: &[u8], desk: &mut Desk<'_, Sum>) -> Step {
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else { return Step::More(1) };
+        let line = std::str::from_utf8(&input[..end]).unwrap_or_default();
+        let submitted = match line.split_once(' ') {
+            Some(("add", number)) => {
+                let number = number.parse().unwrap_or(0_u64);
+                desk.write(Note(0), |body| body.extend_from_slice(&number.to_le_bytes()))
+            }
+            // A read may be logged behind writes: adding nothing is its equal.
+            _ if line == "sum" => desk.read(Note(0), |body| body.extend_from_slice(&[0; 8])),
+            _ => {
+                desk.answer(|out| out.extend_from_slice(b"what?\n"));
+                true
+            }
+        };
+        if submitted { Step::Taken(end + 1) } else { Step::Wait }
+    }
+
+    fn items(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
+        answer.chunks(8)
+    }
+
+    fn answer(&mut self, (): &mut (), _: Note, item: &[u8], out: &mut Vec<u8>) {
+        let sum = u64::from_le_bytes(item.try_into().expect("the service answers with 8 bytes"));
+        out.extend_from_slice(format!("{sum}\n").as_bytes());
+    }
+
+    fn fail(&mut self, (): &mut (), _: Note, why: Failure, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{why:?}\n").as_bytes());
+    }
+
+    fn reject(&mut self, _: &mut Vec<u8>) {}
+
+    fn close(&mut self, _: ConnectionId, (): ()) {}
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").to_string()
+}
+
+#[test]
+fn a_group_of_one_adds_up_and_remembers() {
+    let directory = std::env::temp_dir().join(format!("node-face-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let clients = free_address();
+    let options = Options::new(
+        directory.clone(),
+        ReplicaId(0),
+        vec![free_address()],
+        clients.clone(),
+        Durability::Sync,
+        Birth::Bootstrap(GroupId(1)),
+    );
+    for life in 0..2_u64 {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopping, options) = (Arc::clone(&stop), options.clone());
+        let replica = std::thread::spawn(move || {
+            let events = Box::new(|event: &node::Event| println!("{event}"));
+            let node = Node::open(options, Lines, Sum::default(), events).expect("it opens");
+            node.run(&stopping).expect("it runs")
+        });
+        let stream = loop {
+            match TcpStream::connect(&clients) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            }
+        };
+        (&stream).write_all(b"sum\nadd 2\nadd 3\nsum\nhello\nsum\n").expect("sent");
+        let lines = BufReader::new(&stream).lines().take(6);
+        let lines: Vec<String> = lines.map(|line| line.expect("an answer")).collect();
+        let sums = [0, 2, 5, 5].map(|sum| (sum + life * 5).to_string());
+        let last = sums[3].clone();
+        let [first, two, five, again] = sums;
+        assert_eq!(lines, [first, two, five, again, "what?".to_owned(), last]);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(replica.join().expect("it ends"), Exit::Stopped);
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
