@@ -1,3 +1,5 @@
+//! What a test can tell the disk to do, as text in its control file.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! One file in its two states: as written, and as it would be after a power cut.
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

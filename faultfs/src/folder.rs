@@ -1,3 +1,5 @@
+//! One folder in its two states: as changed, and as it would be after a power cut.
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 

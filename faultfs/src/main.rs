@@ -1,4 +1,5 @@
 //! `faultfs`: mounts the fault disk and gives it commands.
+#![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 

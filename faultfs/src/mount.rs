@@ -1,3 +1,5 @@
+//! Mounting the disk, and telling where that cannot be done.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 

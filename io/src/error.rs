@@ -1,3 +1,5 @@
+//! What can go wrong with a data directory, each with what to do about it.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 

@@ -1,3 +1,5 @@
+//! What opening a data directory found that an operator should know.
+
 use std::fmt;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! What ends a node or keeps it from starting, each with what to do about it.
+
 use std::fmt;
 
 use smr::{Durability, ReplicaId};

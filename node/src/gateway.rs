@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use smr::{ClientId, Now, ReplicaId, Reply, RequestNumber};
+use smr::{ClientId, Now, ReplicaId, Reply, RequestNumber, View};
 
 use crate::client::{Answers, Stall};
 use crate::face::{Counters, Failure, Note};
@@ -292,6 +292,11 @@ impl Gateway {
             vsr::Answer::StateLost => End::Failed(Failure::StateLost),
         };
         Some(Finished { routes: flight.routes, end })
+    }
+
+    /// This replica has entered a view: what is unanswered goes to its primary at once.
+    pub fn on_view(&mut self, now: Now, view: View) {
+        self.client.on_view(now, view, &mut self.sends);
     }
 
     /// The client machine's timer.

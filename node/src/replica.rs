@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smr::{
     ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Role, StateMachine,
-    StoreNumber,
+    StoreNumber, View,
 };
 use wire::{Frame, Kind};
 
@@ -62,6 +62,8 @@ pub struct Node<F: Face> {
     pub(crate) lost: bool,
     /// What must be stored before the mark may go.
     pub(crate) recovered_at: Option<StoreNumber>,
+    /// The last view of which the gateway was told.
+    pub(crate) followed: View,
     /// A checkpoint is being made.
     pub(crate) snapshotting: bool,
     /// The checkpoint that the protocol asked for found no space: when to try again, in
@@ -121,6 +123,7 @@ impl<F: Face> Node<F> {
         }
         self.on_time();
         self.settle();
+        self.follow_view();
         let mut around = Around {
             gateway: &mut self.gateway,
             status: &self.status,
@@ -281,6 +284,15 @@ impl<F: Face> Node<F> {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells the gateway of a view that has a primary.
+    fn follow_view(&mut self) {
+        let report = self.host.protocol().report();
+        if matches!(report.role, Role::Primary | Role::Backup) && report.view > self.followed {
+            self.followed = report.view;
+            self.gateway.on_view(self.now, report.view);
         }
     }
 

@@ -8,7 +8,7 @@ use ::io::{Directory, Format, LogWriter, Opened};
 use smr::executor::Executor;
 use smr::{
     ClientId, Durability, GroupId, Host, Identity, Input, Now, OpNumber, Protocol, StateMachine,
-    StoreNumber, Trust,
+    StoreNumber, Trust, View,
 };
 
 use crate::clock;
@@ -118,6 +118,7 @@ impl<F: Face> Node<F> {
             stored: StoreNumber(0),
             lost: parts.lost,
             recovered_at: None,
+            followed: View::default(),
             snapshotting: false,
             snapshot_retry: None,
             relief_at: 0,

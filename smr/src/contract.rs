@@ -35,8 +35,8 @@ pub enum Trust {
     New,
     /// Everything that was reported stored is there.
     Intact,
-    /// Something that was reported stored may be missing (a new disk, a corrupt record): the replica
-    /// must recover from the others before it votes or acknowledges.
+    /// Something that was reported stored may be missing (a new disk, a corrupt record): the
+    /// replica must recover from the others before it votes or acknowledges.
     Lost,
 }
 

@@ -142,7 +142,8 @@ impl<S: StateMachine> Executor<S> {
         self.applied.push_back(Applied { entry, previous_unix_ms, requests: executed });
     }
 
-    /// Everything up to `through` stands: forgets how to undo it, and hands its answers to `answer`.
+    /// Everything up to `through` stands: forgets how to undo it, and hands its answers to
+    /// `answer`.
     ///
     /// # Panics
     /// If it has not been executed.
@@ -181,7 +182,8 @@ impl<S: StateMachine> Executor<S> {
         }
     }
 
-    /// What the client table says to a request, and whether the reply that it may hold is committed.
+    /// What the client table says to a request, and whether the reply that it may hold is
+    /// committed.
     pub fn admit(&self, client: ClientId, number: RequestNumber) -> Admission {
         self.clients.admit(client, number)
     }
@@ -191,8 +193,8 @@ impl<S: StateMachine> Executor<S> {
         self.machine.read(unix_ms.max(self.unix_ms), request, reply)
     }
 
-    /// Starts a checkpoint of the committed state and returns its position. What is executed above it
-    /// is undone for a moment and done again. A checkpoint that is being written is given up.
+    /// Starts a checkpoint of the committed state and returns its position. What is executed above
+    /// it is undone for a moment and done again. A checkpoint that is being written is given up.
     pub fn checkpoint_begin(&mut self) -> Viewstamp {
         self.checkpoint_abort();
         let above: Vec<_> = self.applied.iter().map(|applied| applied.entry.clone()).collect();

@@ -1,5 +1,5 @@
-//! The numbers that identify groups, replicas, clients and positions. Each is a newtype, so that one
-//! cannot be passed for another.
+//! The numbers that identify groups, replicas, clients and positions. Each is a newtype, so that
+//! one cannot be passed for another.
 
 /// A replica group. A group that lost its state and was bootstrapped anew has a new id, so that
 /// messages and disks of the old one cannot be mistaken for its own.
@@ -21,7 +21,8 @@ impl ReplicaId {
 pub const MAX_REPLICAS: u8 = 9;
 
 /// Counts the starts of a replica. It is on disk before the replica speaks, in every durability, so
-/// that votes of a former life can be told from those of the present one (errata: diskless recovery).
+/// that votes of a former life can be told from those of the present one (errata: diskless
+/// recovery).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

@@ -16,7 +16,8 @@ use crate::request::Request;
 /// What an entry does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The first entry of its view: agreement on how the view before ended (ELECTACCEPT, [Mao] 4.2.5).
+    /// The first entry of its view: agreement on how the view before ended (ELECTACCEPT, [Mao]
+    /// 4.2.5).
     ViewStart,
     /// Requests to execute, with the primary's wall clock, which decides expiry.
     Batch {
@@ -110,7 +111,8 @@ impl Entry {
 pub struct Log {
     base: Viewstamp,
     entries: VecDeque<Arc<Entry>>,
-    /// The views that have entries here, each with its first operation; the base's view comes first.
+    /// The views that have entries here, each with its first operation; the base's view comes
+    /// first.
     views: VecDeque<(View, OpNumber)>,
     bytes: usize,
 }

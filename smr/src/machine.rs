@@ -47,8 +47,8 @@ pub trait StateMachine {
     /// request applied.
     fn read(&self, unix_ms: u64, request: &[u8], reply: &mut Vec<u8>) -> ReadOutcome;
 
-    /// A request that the primary should submit on its own account once the time (milliseconds since
-    /// 1970) has come, such as the removal of expired keys.
+    /// A request that the primary should submit on its own account once the time (milliseconds
+    /// since 1970) has come, such as the removal of expired keys.
     fn wakeup(&self) -> Option<u64> {
         None
     }

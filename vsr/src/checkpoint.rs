@@ -1,7 +1,8 @@
 //! Checkpoints and the recycling of the log ([Mao] 4.2.4). In `sync` a checkpoint is written when
 //! the log has grown enough; in `memory` only for a replica that fetches one.
 //!
-//! Invariants: a checkpoint holds committed operations only (the executor sees to it); an entry leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
+//! Invariants: a checkpoint holds committed operations only (the executor sees to it); an entry
+//! leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
 
 use smr::contract::Output;
 use smr::{Now, Viewstamp};
@@ -40,7 +41,8 @@ impl Replica {
         out.push(Output::WriteCheckpoint(position));
     }
 
-    /// A later position than the one asked for will do: the environment may have had to begin again.
+    /// A later position than the one asked for will do: the environment may have had to begin
+    /// again.
     pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
         if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
             assert!(position.op <= self.commit, "a checkpoint holds committed operations only");

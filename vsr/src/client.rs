@@ -161,8 +161,8 @@ impl Client {
         known.then_some(Finished { number, read, answer })
     }
 
-    /// An election is running, another replica leads, or an earlier request was lost. The view named
-    /// is a hint: it may be one that was never entered, or long over.
+    /// An election is running, another replica leads, or an earlier request was lost. The view
+    /// named is a hint: it may be one that was never entered, or long over.
     fn on_refusal(&mut self, now: Now, view: View, refusal: Refusal, out: &mut Sends) {
         if refusal != Refusal::OutOfOrder {
             self.hint = Some(view.primary());
@@ -200,7 +200,8 @@ impl Client {
         write.into_iter().chain(read).min()
     }
 
-    /// Sends again what was not answered for a while, to the next replica if this one serves nothing.
+    /// Sends again what was not answered for a while, to the next replica if this one serves
+    /// nothing.
     pub fn timeout(&mut self, now: Now, out: &mut Sends) {
         if self.deadline().is_none_or(|due| now.micros < due) {
             return;

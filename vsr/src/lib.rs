@@ -6,8 +6,8 @@
 //! (a checkpoint from a peer), `recovery` (a replica that lost its state), `reads`.
 //!
 //! Invariants: a view is on disk before anything is done in it; an operation is acknowledged only
-//! when every operation before it is; what was acknowledged by a quorum is in the log of every later
-//! primary; a recovering replica neither votes nor acknowledges.
+//! when every operation before it is; what was acknowledged by a quorum is in the log of every
+//! later primary; a recovering replica neither votes nor acknowledges.
 #![no_std]
 #![forbid(unsafe_code)]
 

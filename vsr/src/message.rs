@@ -49,7 +49,8 @@ pub enum Message {
         /// Lives known to the sender.
         incarnations: Incarnations,
     },
-    /// The primary is alive; also carries commitment and read rounds when there is nothing to prepare.
+    /// The primary is alive; also carries commitment and read rounds when there is nothing to
+    /// prepare.
     Commit {
         /// The view.
         view: View,

@@ -299,7 +299,8 @@ impl Replica {
         if now.micros < self.heartbeat_at {
             return;
         }
-        // Leadership follows progress (errata: a leader whose disk stalls, one that nobody answers).
+        // Leadership follows progress (errata: a leader whose disk stalls, one that nobody
+        // answers).
         let timing = self.config.timing;
         let stalled = self.stores.stalled(now.micros.saturating_sub(timing.stall));
         let me = self.me;

@@ -1,6 +1,6 @@
-//! Linearizable reads without the log (contracts: "Reads"): a read may be executed once a quorum has
-//! confirmed this primary's view in a round that began after the read arrived. One round serves all
-//! reads that wait for it, and rides on what is sent anyhow.
+//! Linearizable reads without the log (contracts: "Reads"): a read may be executed once a quorum
+//! has confirmed this primary's view in a round that began after the read arrived. One round serves
+//! all reads that wait for it, and rides on what is sent anyhow.
 
 use alloc::collections::VecDeque;
 

@@ -2,8 +2,9 @@
 //! PREPAREOK of the view's first entry. Before it leaves its view a replica asks whether a quorum
 //! would follow (PREVOTE), so that a deaf replica disturbs nobody.
 //!
-//! Invariants: a vote is given only when the view is on disk, and only to a candidate whose log ends
-//! no earlier than the voter's (opMax <= cOpMax); so the elected log holds all that was acknowledged.
+//! Invariants: a vote is given only when the view is on disk, and only to a candidate whose log
+//! ends no earlier than the voter's (opMax <= cOpMax); so the elected log holds all that was
+//! acknowledged.
 
 use alloc::sync::Arc;
 use alloc::vec;

@@ -1,3 +1,5 @@
+//! Why a peer's bytes are not a frame.
+
 use core::fmt;
 
 use crate::frame::{MAX_PAYLOAD, VERSION};

@@ -1,3 +1,5 @@
+//! A frame's header and its bytes.
+
 use bytes::Bytes;
 use smr::{GroupId, Incarnation, ReplicaId};
 
@@ -48,6 +50,20 @@ impl Kind {
 }
 
 /// What is said about a payload.
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 4 | magic, `LSTP` |
+/// | 4 | 2 | version, [`VERSION`] |
+/// | 6 | 1 | kind, [`Kind`] |
+/// | 7 | 1 | sender's replica id; 255 for a sender that is no replica |
+/// | 8 | 8 | group id |
+/// | 16 | 8 | sender's incarnation |
+/// | 24 | 4 | payload length |
+/// | 28 | 4 | crc32c of the payload |
+/// | 32 | 4 | crc32c of bytes 0 to 31 |
+///
+/// All numbers are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the payload is.

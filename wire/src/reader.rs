@@ -1,3 +1,5 @@
+//! Takes frames off a stream of bytes without copying their payloads.
+
 use std::io::{self, Read};
 
 use bytes::BytesMut;
