@@ -11,10 +11,15 @@ pub(crate) enum Point {
     SlotRead,
     /// An operation holds the pointer to a layer, and has not yet looked at the layer.
     LayerEntered,
+    /// A writer has found a layer's new root, and not yet brought the layer's slot up to date.
+    NewRootFound,
     /// A writer has found its border, and not yet locked it.
     BeforeLock,
     /// A split has linked the new border to its neighbours, but not to its parent. Locks are held.
     SplitLinked,
+    /// A remove knows the left neighbour of its empty border, and has not yet locked it. The empty
+    /// border is locked.
+    LeftNeighbourSeen,
     /// A remove has taken an empty border out of the list, but not out of its parent. No
     /// lock is held.
     BorderUnlinked,

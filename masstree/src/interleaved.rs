@@ -4,9 +4,12 @@ use std::{cell::Cell, collections::BTreeSet, ops::Bound, rc::Rc, sync::Arc, thre
 
 use crate::{
     Masstree,
+    field::LinkOrValue,
+    get::top_layer,
     guard::pin,
     hook::{Point, arm, assert_all_reached},
     permutation::WIDTH,
+    tree::layer_top,
 };
 
 type Tree = Arc<Masstree<Arc<u64>>>;
@@ -225,6 +228,21 @@ fn others_wait_for_a_split() {
     assert_eq!(finish(tree).keys, 45 + 3 - 7);
 }
 
+/// The left neighbour of an empty border splits, or leaves itself, before it is locked.
+#[test]
+fn left_neighbour_changes_under_an_unlink() {
+    let actions: [fn(&Tree); 2] =
+        [|tree| put(tree, &n(14 * 10 + 1)), |tree| (15..30).for_each(|i| remove(tree, &n(i * 10)))];
+    for (action, first) in actions.into_iter().zip([15, 30]) {
+        let tree = tree_of((0..60).map(|i| n(i * 10)));
+        at(Point::LeftNeighbourSeen, 0, &tree, action);
+        (first..first + 15).for_each(|i| remove(&tree, &n(i * 10)));
+        assert_eq!(scan(&tree, false), scan(&tree, true));
+        (0..100).for_each(|i| put(&tree, &n(i * 5)));
+        finish(tree);
+    }
+}
+
 /// A border is out of the list, but its parent still leads to it: readers and writers of its range
 /// go to the left neighbour, and a removal of all the rest leaves the tidying to the first.
 #[test]
@@ -371,6 +389,50 @@ fn slot_of_a_layer_is_reused_for_another() {
         (0..40).for_each(|i| assert_has(&tree, &other(i)));
         assert_eq!(finish(tree).keys, WIDTH - 1 + 41);
     }
+}
+
+/// A writer brings a layer's slot up to date that is given to another key meanwhile.
+#[test]
+fn slot_of_a_layer_is_reused_before_its_refresh() {
+    let fill = (0..WIDTH as u64 - 1).map(|i| n(i).to_vec());
+    let tree = tree_of(fill.chain([b"one slice".to_vec(), b"one slice and more".to_vec()]));
+    let key = |i: u64| [*b"one slic", n(i)].concat();
+    let other = |i: u64| [&b"two sliceyyy"[..], &n(i)].concat();
+    // The put whose split makes the new root, and then the one that would refresh the slot.
+    at(Point::NewRootFound, 0, &tree, move |tree| {
+        let mut doomed = Vec::new();
+        tree.scan(Bound::Included(b"one slic"), &pin(), |key, _| {
+            doomed.push(key.to_vec());
+            true
+        });
+        doomed.iter().for_each(|key| remove(tree, key));
+        (0..2).for_each(|i| put(tree, &other(i)));
+    });
+    let mut i = 0;
+    while get(&tree, &other(1)).is_none() {
+        put(&tree, &key(i));
+        i += 1;
+    }
+    assert_has(&tree, &key(i - 1));
+    (0..2).for_each(|i| assert_has(&tree, &other(i)));
+    assert_eq!(finish(tree).keys, WIDTH - 1 + 3);
+}
+
+/// The slots of layers whose roots have split lead to the new roots after one more put.
+#[test]
+fn entrances_are_brought_up_to_date() {
+    let guard = pin();
+    let tree = tree_of((0..1000).map(n));
+    put(&tree, &n(1000));
+    let root = top_layer(tree.root_cell(), &guard);
+    assert!(layer_top(root, &guard) == root && !root.get().version.is_border());
+
+    let tree = tree_of((0..1000).map(|i| [*b"a prefix", n(i)].concat()));
+    put(&tree, b"a prefix, once more");
+    let upper = top_layer(tree.root_cell(), &guard).border();
+    let slot = upper.permutation().slot(0);
+    let Some(LinkOrValue::Layer(root)) = upper.target(slot, &guard) else { panic!("no layer") };
+    assert!(layer_top(root, &guard) == root && !root.get().version.is_border());
 }
 
 /// A layer's root splits, twice, while an operation holds the old root.

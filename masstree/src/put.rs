@@ -88,8 +88,9 @@ fn enter_and_lock<'g>(
     hook::reach(Point::LayerEntered);
     let (root, _) = layer_root(entrance, guard)?;
     if root != entrance {
-        // The cell may be another key's by now. Then it no longer holds this entrance, whose address
-        // cannot be taken anew while we are pinned.
+        hook::reach(Point::NewRootFound);
+        // The cell may be another key's by now. Then it no longer holds this entrance, whose
+        // address cannot be taken anew while we are pinned.
         cell.replace_layer(entrance, root);
     }
     lock_border(root, Position::of(rest).slice, guard)

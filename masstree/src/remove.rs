@@ -65,6 +65,7 @@ fn lock_left_neighbour<'g>(
 ) -> Option<Locked<'g, Border>> {
     loop {
         let left = border.prev.load(guard)?;
+        hook::reach(Point::LeftNeighbourSeen);
         let locked = left.lock();
         if border.prev.load(guard) == Some(left) {
             return Some(locked);
