@@ -203,7 +203,10 @@ proptest! {
 
     #[test]
     fn long_keys(
-        tails in prop::collection::vec((0usize..3, prop::collection::vec(any::<u8>(), 0..12)), 1..30)
+        tails in prop::collection::vec(
+            (0usize..3, prop::collection::vec(any::<u8>(), 0..12)),
+            1..30,
+        )
     ) {
         let lengths = [0, 4096, 65_536 - 12];
         let (mut tree, mut model) = (Tree::new(), Model::new());
