@@ -217,7 +217,7 @@ impl Replica {
         peer.round = peer.round.max(round);
         peer.heard_at = now.micros;
         self.advance(now, out);
-        self.confirm_reads(now, out);
+        self.confirm_reads(out);
     }
 
     /// Recomputes what a quorum holds.
@@ -283,15 +283,19 @@ impl Replica {
 
     pub(crate) fn send_commit(&mut self, now: Now, out: &mut Out) {
         self.heartbeat_at = now.micros + self.config.timing.heartbeat;
-        let message = Message::Commit {
+        let message = self.commit_message();
+        self.broadcast(message, out);
+    }
+
+    pub(crate) fn commit_message(&self) -> Message {
+        Message::Commit {
             view: self.view,
             last: self.log.last(),
             commit: self.commit,
             durable: self.durable,
             all_have: self.all_have,
             round: self.reads.newest(),
-        };
-        self.broadcast(message, out);
+        }
     }
 
     /// A leader's duties: to speak, and to see whether it still makes progress.

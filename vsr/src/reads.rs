@@ -4,10 +4,10 @@
 
 use alloc::collections::VecDeque;
 
-use smr::Now;
+use smr::ReplicaId;
 use smr::contract::Output;
 
-use crate::replica::{Out, Read, Replica};
+use crate::replica::{Out, Read, Replica, ReplicaSet};
 
 /// The rounds under way.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Reads {
 }
 
 impl Replica {
-    pub(crate) fn on_read(&mut self, now: Now, read: Read, out: &mut Out) {
+    pub(crate) fn on_read(&mut self, read: Read, out: &mut Out) {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::ReadWithoutQuorum) {
             out.push(Output::ReadReady(read));
@@ -49,18 +49,27 @@ impl Replica {
         }
         self.reads.waiting = Some(read);
         if self.reads.under_way.len() < self.config.limits.read_rounds {
-            self.begin_round(now, out);
+            self.begin_round(out);
         }
     }
 
-    fn begin_round(&mut self, now: Now, out: &mut Out) {
+    /// Asks just enough replicas, those that answered last; the others need not wake up for it. If
+    /// one of them is gone, the next heartbeat carries the round to all.
+    fn begin_round(&mut self, out: &mut Out) {
         let Some(read) = self.reads.waiting.take() else { return };
         self.reads.newest += 1;
         self.reads.under_way.push_back((self.reads.newest, read));
-        self.send_commit(now, out);
+        let mut asked = ReplicaSet::of(self.me);
+        while asked.len() < self.quorum() {
+            let others = (0..self.config.replicas).map(ReplicaId).filter(|&id| !asked.has(id));
+            let next = others.max_by_key(|id| self.peers[id.index()].heard_at);
+            let next = next.expect("a quorum is not more than all");
+            asked.insert(next);
+            self.send(next, self.commit_message(), out);
+        }
     }
 
-    pub(crate) fn confirm_reads(&mut self, now: Now, out: &mut Out) {
+    pub(crate) fn confirm_reads(&mut self, out: &mut Out) {
         let me = self.me;
         let confirmed =
             self.quorum_value(|id| if id == me { u64::MAX } else { self.peers[id.index()].round });
@@ -70,7 +79,7 @@ impl Replica {
         }
         if let Some(read) = ready {
             out.push(Output::ReadReady(read));
-            self.begin_round(now, out);
+            self.begin_round(out);
         }
     }
 }

@@ -31,6 +31,10 @@ impl ReplicaSet {
         ReplicaSet(1 << replica.0)
     }
 
+    pub(crate) fn has(self, replica: ReplicaId) -> bool {
+        self.0 & (1 << replica.0) != 0
+    }
+
     pub(crate) fn insert(&mut self, replica: ReplicaId) {
         self.0 |= 1 << replica.0;
     }
@@ -372,7 +376,7 @@ impl Protocol for Replica {
                 self.on_message(now, from, incarnation, message, out);
             }
             Input::Request(request) => self.on_request(now, request, out),
-            Input::Read(read) => self.on_read(now, read, out),
+            Input::Read(read) => self.on_read(read, out),
             Input::Stored(number) => self.on_stored(now, number, out),
             Input::CheckpointWritten(position) => self.on_checkpoint_written(position),
             Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),
