@@ -120,6 +120,7 @@ impl Replica {
         self.enter_as_backup(now);
         self.learn_durable(durable);
         self.learn_commit(commit, out);
+        self.trim(now);
         // In `sync` the acknowledgement follows the disk; only a new round is worth an answer now.
         if !self.sync() || round > self.reads.newest() {
             self.acknowledge_round(round, out);
@@ -253,6 +254,7 @@ impl Replica {
             self.become_primary(now, out);
         }
         out.push(Output::Commit { through, reply: true });
+        self.trim(now);
     }
 
     #[allow(clippy::too_many_arguments)] // a message's fields
@@ -317,7 +319,6 @@ impl Replica {
         }
         if self.role == Role::Primary {
             self.send_commit(now, out);
-            self.trim(now);
         } else {
             self.send_elect_accept(now, out);
         }
