@@ -94,8 +94,26 @@ fn settle() {
     }
 }
 
+/// Replaces one value again and again, many times a pin: what waits to be freed stays bounded
+/// while the changes go on.
+fn busy_pins_are_kept_up_with() {
+    let tree = Tree::new();
+    for round in 0..300 {
+        let guard = pin();
+        for _ in 0..1000 {
+            drop(tree.put(b"key", Value::counted(), &guard));
+        }
+        let waiting = LIVE_VALUES.load(Relaxed);
+        assert!(waiting < 20_000, "{waiting} values wait after {round} rounds");
+    }
+    drop(tree);
+    settle();
+    assert_eq!(LIVE_VALUES.load(Relaxed), 0);
+}
+
 #[test]
 fn everything_is_freed() {
+    busy_pins_are_kept_up_with();
     let mut after_first_rounds = 0;
     for round in 0..12 {
         let mut tree = Tree::new();
