@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::checked::{CheckedLoad, CheckedOptions, Recorded};
-use crate::checker::{self, Verdict};
+use crate::checker;
 use crate::status::{Group, Status};
 
 /// How long a group may take to become whole, and to acknowledge a write.
@@ -253,13 +253,7 @@ fn report(
 ) -> ChaosReport {
     let mut gaps: Vec<f64> = rounds.iter().map(|round| round.gap_ms).collect();
     gaps.sort_by(f64::total_cmp);
-    let (linearizable, violation) = match checker::check(&recorded.history) {
-        Verdict::Linearizable => (Some(true), None),
-        Verdict::Violated(violation) => (Some(false), Some(violation.to_string())),
-        Verdict::Undecided { key } => {
-            (None, Some(format!("key {key} has too many concurrent operations to decide")))
-        }
-    };
+    let verdict = checker::check(&recorded.history);
     ChaosReport {
         fault: options.fault,
         durability,
@@ -271,8 +265,8 @@ fn report(
         acknowledged_writes: recorded.history.acknowledged_writes(),
         unknown_outcomes: recorded.history.unknown(),
         lost_writes: recorded.lost_writes,
-        linearizable,
-        violation,
+        linearizable: verdict.linearizable(),
+        violation: verdict.explanation(),
         failures: recorded.failures,
     }
 }

@@ -73,6 +73,8 @@ struct Shared {
     origin: Instant,
     stop: AtomicBool,
     watch: Watch,
+    /// Writes acknowledged so far.
+    acknowledged: AtomicU64,
 }
 
 impl Shared {
@@ -117,7 +119,8 @@ impl CheckedLoad {
             seen: AtomicU64::new(u64::MAX),
         };
         let stop = AtomicBool::new(false);
-        let shared = Arc::new(Shared { options, prefix, origin: Instant::now(), stop, watch });
+        let (origin, acknowledged) = (Instant::now(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { options, prefix, origin, stop, watch, acknowledged });
         let clients = (0..shared.options.clients)
             .map(|number| {
                 let shared = Arc::clone(&shared);
@@ -155,6 +158,11 @@ impl CheckedLoad {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    /// How many writes have been acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
     /// Stops the clients, reads every key through every replica, and hands out the recording.
@@ -325,6 +333,7 @@ impl<'a> Session<'a> {
     }
 
     fn acknowledged(&self, invoked: u64, completed: u64) {
+        self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
         let watch = &self.shared.watch;
         // Pairs with the store in `CheckedLoad::watch`.
         let after = watch.after.load(Ordering::Acquire);

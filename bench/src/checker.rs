@@ -25,6 +25,28 @@ pub enum Verdict {
     },
 }
 
+impl Verdict {
+    /// Whether the history is linearizable; nothing if that could not be decided.
+    pub fn linearizable(&self) -> Option<bool> {
+        match self {
+            Verdict::Linearizable => Some(true),
+            Verdict::Violated(_) => Some(false),
+            Verdict::Undecided { .. } => None,
+        }
+    }
+
+    /// Why it is not, or why that is not known.
+    pub fn explanation(&self) -> Option<String> {
+        match self {
+            Verdict::Linearizable => None,
+            Verdict::Violated(violation) => Some(violation.to_string()),
+            Verdict::Undecided { key } => {
+                Some(format!("key {key} has too many concurrent operations to decide"))
+            }
+        }
+    }
+}
+
 /// Why a history is not linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {

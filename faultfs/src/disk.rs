@@ -338,6 +338,20 @@ impl Disk {
         (self.capacity, self.capacity.saturating_sub(self.used))
     }
 
+    /// How many files and directories have something that is not synced.
+    pub(crate) fn unsynced(&self) -> usize {
+        let is_unsynced = |node: &&Node| match node {
+            Node::File(file) => file.is_unsynced(),
+            Node::Folder(folder) => folder.is_unsynced(),
+        };
+        self.nodes.values().filter(is_unsynced).count()
+    }
+
+    /// How many syncs were asked for.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs
+    }
+
     /// The state, for people and tests.
     pub(crate) fn status(&self) -> String {
         format!(
@@ -371,8 +385,11 @@ mod tests {
         disk.sync(ROOT).expect("synced");
         disk.write(inode, 0, b"kept").expect("written");
         disk.sync(inode).expect("synced");
+        assert_eq!(disk.unsynced(), 0);
         disk.write(inode, 2, b"lost lost").expect("written");
+        assert_eq!(disk.unsynced(), 1);
         disk.command(Command::Drop);
+        assert_eq!(disk.unsynced(), 0);
         assert_eq!(disk.file(inode).expect("there").read(0, 100), b"kept");
         disk.truncate(inode, 1).expect("truncated");
         disk.command(Command::Drop);

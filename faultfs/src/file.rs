@@ -137,6 +137,11 @@ impl FileNode {
         }
     }
 
+    /// Whether a power cut could take something from it.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        !self.dirty.is_empty() || self.is_length_dirty
+    }
+
     /// A sync that has failed: what it should have stored counts as clean and is never stored.
     pub(crate) fn fail_sync(&mut self) {
         self.dirty.clear();

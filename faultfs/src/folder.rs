@@ -65,6 +65,11 @@ impl FolderNode {
         self.changes.clear();
     }
 
+    /// Whether a power cut could take something from it.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     /// A sync that has failed: nothing was stored, and the next one tries again.
     pub(crate) fn fail_sync(&self) {}
 

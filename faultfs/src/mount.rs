@@ -100,6 +100,16 @@ impl FaultDisk {
         self.command(Command::Ok);
     }
 
+    /// How many files and directories a power cut could take something from now.
+    pub fn unsynced(&self) -> usize {
+        self.shared.lock().unsynced()
+    }
+
+    /// How many syncs there have been, the failed ones included.
+    pub fn syncs(&self) -> u64 {
+        self.shared.lock().syncs()
+    }
+
     /// Waits until somebody unmounts the disk.
     ///
     /// # Errors

@@ -127,8 +127,9 @@ fn greet(plan: &Plan, took: Duration) {
     println!("  redis-cli -p {port} set greeting hello");
     println!("  redis-cli -p {} get greeting", port + u16::from(plan.replicas.min(2)) - 1);
     println!("  redis-cli -p {port} krange a z");
-    println!("  lockstep status --port {port}");
-    println!("  lockstep chaos --port {port}   (or kill -9 a pid of the status: it comes back)");
+    let program = std::env::args().next().unwrap_or_else(|| "lockstep".to_owned());
+    println!("  {program} status --port {port}");
+    println!("  {program} chaos kill-random --port {port}");
     println!("  Ctrl-C stops the group");
 }
 

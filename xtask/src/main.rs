@@ -1,9 +1,10 @@
-//! The project's own tasks: tidy, sim, compare, redis-suite.
+//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients.
 
 #![forbid(unsafe_code)]
 
 mod clients;
 mod compare;
+mod powercut;
 mod redis_suite;
 mod servers;
 mod sim;
@@ -24,6 +25,8 @@ struct Arguments {
 enum Task {
     /// Run the simulator: one seed with its story, or many with a summary.
     Sim(sim::Arguments),
+    /// Cut the power of a group on a fault disk, again and again, under checked load.
+    Powercut(powercut::Arguments),
     /// Check the rules of style and layering that neither rustfmt nor clippy knows.
     Tidy,
     /// Measure ours beside Redis, Valkey and etcd, as far as they are on the PATH.
@@ -37,6 +40,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Sim(arguments) => sim::run(&arguments),
+        Task::Powercut(arguments) => powercut::run(&arguments),
         Task::Tidy => tidy::run(),
         Task::Compare(arguments) => compare::run(&arguments),
         Task::RedisSuite(arguments) => redis_suite::run(&arguments),

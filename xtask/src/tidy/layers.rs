@@ -50,7 +50,7 @@ const LAYERS: &[Layer] = &[
     layer("node", Rule::Only(&["smr", "vsr", "wire", "io"])),
     layer("bench", Rule::Only(&["resp"])),
     layer("server", Rule::AllBut(&["sim", "faultfs", "xtask"])),
-    layer("xtask", Rule::Only(&["sim", "bench"])),
+    layer("xtask", Rule::Only(&["sim", "bench", "faultfs"])),
 ];
 
 /// A crate of the workspace.
