@@ -35,14 +35,6 @@ const NEEDED_PERCENT: usize = 97;
 /// A suite that takes longer hangs.
 const SECONDS_PER_SUITE: &str = "300";
 
-/// Where the package comes from; apt checks the signature.
-const SOURCES: &str = "Types: deb-src
-URIs: http://deb.debian.org/debian
-Suites: bookworm
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-";
-
 /// What to test.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -131,7 +123,7 @@ fn source(directory: &Path) -> Result<PathBuf> {
     let (sources, lists) = (directory.join("sources"), directory.join("lists"));
     fs::create_dir_all(&sources)?;
     fs::create_dir_all(&lists)?;
-    fs::write(sources.join("redis.sources"), SOURCES)?;
+    fs::write(sources.join("redis.sources"), source_packages()?)?;
     let apt = |arguments: &[&str]| {
         servers::run(
             Command::new("apt-get")
@@ -148,6 +140,23 @@ fn source(directory: &Path) -> Result<PathBuf> {
     let archive = find("redis_", ".orig.tar.gz")?.context("the package has no source archive")?;
     servers::run(Command::new("tar").current_dir(directory).arg("xzf").arg(archive))?;
     find("redis-7.", "")?.context("the archive has no directory of Redis 7")
+}
+
+/// The machine's own package sources, for source packages.
+fn source_packages() -> Result<String> {
+    let folder = Path::new("/etc/apt/sources.list.d");
+    let listed =
+        fs::read_dir(folder).with_context(|| format!("{} is unreadable", folder.display()))?;
+    let mut sources = String::new();
+    for file in listed {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "sources") {
+            sources += &fs::read_to_string(path)?.replace("Types: deb\n", "Types: deb-src\n");
+            sources.push('\n');
+        }
+    }
+    ensure!(!sources.is_empty(), "there are no package sources in {}", folder.display());
+    Ok(sources)
 }
 
 fn run_suite(source: &Path, port: u16, suite: &'static str, expected: usize) -> Result<Outcome> {
