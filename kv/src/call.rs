@@ -5,7 +5,7 @@ use resp::Protocol;
 
 use crate::error::Error;
 use crate::store::{Space, Store};
-use crate::value::{HashHead, Header, Kind, Value, due_ms, value};
+use crate::value::{HashHead, Head, Header, Kind, Value, due_ms, value};
 
 /// A command that changes nothing.
 pub(crate) struct ReadCall<'a> {
@@ -63,6 +63,11 @@ impl ReadCall<'_> {
         self.live(key).map(string).transpose()
     }
 
+    /// The head of the list, set or sorted set of a key.
+    pub(crate) fn head(&mut self, key: &[u8], kind: Kind) -> Result<Option<Head>, Error> {
+        self.live(key).map(|value| Head::of(&value, kind).ok_or(Error::WrongType)).transpose()
+    }
+
     /// The head of the hash of a key.
     pub(crate) fn hash(&mut self, key: &[u8]) -> Result<Option<HashHead>, Error> {
         self.live(key).map(|value| hash(&value)).transpose()
@@ -76,6 +81,8 @@ pub(crate) struct WriteCall<'a> {
     pub unix_ms: u64,
     pub protocol: Protocol,
     pub reply: &'a mut Vec<u8>,
+    /// Where the command's random draws start.
+    pub seed: u64,
 }
 
 impl WriteCall<'_> {
@@ -92,6 +99,11 @@ impl WriteCall<'_> {
     /// The string of a key.
     pub(crate) fn string(&mut self, key: &[u8]) -> Result<Option<Value>, Error> {
         self.live(key).map(string).transpose()
+    }
+
+    /// The head of the list, set or sorted set of a key.
+    pub(crate) fn head(&mut self, key: &[u8], kind: Kind) -> Result<Option<Head>, Error> {
+        self.live(key).map(|value| Head::of(&value, kind).ok_or(Error::WrongType)).transpose()
     }
 
     /// Sets a key to a string that expires at `expire_ms` (0 for never). Returns what it had.

@@ -16,7 +16,7 @@ use masstree::Guard;
 use smr::BadCheckpoint;
 
 use crate::store::{Space, Store, Totals, Trees};
-use crate::value::{HashHead, Header, Kind, Value, value};
+use crate::value::{Head, Header, Kind, Value, ids_of, value};
 
 const VERSION: u8 = 1;
 const TOTALS: u8 = 1;
@@ -195,18 +195,24 @@ pub(crate) fn restore(store: &mut Store, chunk: &[u8], guard: &Guard) -> Result<
         let sound = key.len() <= crate::MAX_KEY_LEN
             && match (tag, header.kind()) {
                 (KEY, Kind::String) => true,
-                (KEY, Kind::Hash) => HashHead::from_bytes(bytes).is_some_and(|head| {
-                    head.id < store.totals.next_hash && head.count <= LARGEST_COUNT
-                }),
+                (KEY, kind) => {
+                    ids_of(kind).zip(Head::from_bytes(bytes)).is_some_and(|(ids, head)| {
+                        head.id <= store.totals.next_hash.saturating_sub(ids)
+                            && head.id < store.totals.next_hash
+                            && head.count <= LARGEST_COUNT
+                    })
+                }
                 _ => false,
             };
         let field = tag == FIELD
             && header.kind() == Kind::Field
-            && (8..=crate::MAX_KEY_LEN + 8).contains(&key.len());
+            && (8..=crate::MAX_KEY_LEN + 16).contains(&key.len());
         if sound {
             store.restore_key(key, value(header, bytes), guard);
         } else if field {
-            store.exchange(Space::Fields, key, Some(value(header, bytes)), guard);
+            let shared = bytes.is_empty() && header == store.nothing.header.header;
+            let entry = if shared { store.nothing.clone() } else { value(header, bytes) };
+            store.exchange(Space::Fields, key, Some(entry), guard);
         } else {
             return Err(BadCheckpoint);
         }

@@ -239,8 +239,8 @@ impl Store {
             }
             (Ok(()), Run::Write(run)) => {
                 let (guard, unix_ms) = (around.guard, around.unix_ms);
-                let reply = &mut *around.reply;
-                run(&mut WriteCall { store: self, guard, unix_ms, protocol, reply }, args)
+                let (reply, seed) = (&mut *around.reply, around.seed);
+                run(&mut WriteCall { store: self, guard, unix_ms, protocol, reply, seed }, args)
             }
         };
         if let Err(error) = result {

@@ -12,7 +12,7 @@ use crate::value::{HashHead, Header, Kind, Value, value};
 /// A hash that is being changed.
 pub(crate) struct Hash {
     head: HashHead,
-    expire_ms: u64,
+    pub expire_ms: u64,
 }
 
 /// The hash of a key, new if there is none.

@@ -7,7 +7,7 @@ use crate::error::{Error, Outcome};
 use crate::numbers::integer;
 use crate::store::{Space, weight};
 use crate::strings;
-use crate::value::{HashHead, Value};
+use crate::value::{Head, Kind, Value, entries_of};
 
 /// `DBSIZE`
 pub(crate) fn dbsize(call: &mut ReadCall<'_>, _args: &[&[u8]]) -> Outcome {
@@ -87,10 +87,15 @@ const OBJECT_HELP: &[&str] = &[
 ];
 
 fn encoding(value: &Value) -> &'static str {
-    match HashHead::of(value) {
-        Some(head) if head.large => "hashtable",
-        Some(_) => "listpack",
-        None => strings::encoding(&value.slice),
+    let kind = value.header.header.kind();
+    let large = Head::from_bytes(&value.slice).is_some_and(|head| head.large);
+    match (kind, large) {
+        (Kind::List, _) => "quicklist",
+        (Kind::Set, false) => "intset",
+        (Kind::Hash | Kind::Set, true) => "hashtable",
+        (Kind::Hash | Kind::SortedSet, false) => "listpack",
+        (Kind::SortedSet, true) => "skiplist",
+        (Kind::String | Kind::Field | Kind::Mark, _) => strings::encoding(&value.slice),
     }
 }
 
@@ -136,16 +141,17 @@ fn memory_usage(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
         return Ok(());
     };
     let mut usage = weight(Space::Keys, args[0], &value);
-    if let Some(head) = HashHead::of(&value) {
-        // The first fields stand for all.
+    let (ids, first, count) = entries_of(&value).unwrap_or((0, 0, 0));
+    for id in first..first.saturating_add(ids) {
+        // The first entries stand for all.
         const SAMPLES: u64 = 1000;
         let (mut looked, mut bytes) = (0, 0);
-        call.store.scan_fields(head.id, b"", call.guard, |field, value| {
+        call.store.scan_fields(id, b"", call.guard, |field, value| {
             looked += 1;
             bytes += weight(Space::Fields, field, value) + 8; // and the id before each
             looked < SAMPLES
         });
-        usage = usage.saturating_add(bytes.saturating_mul(head.count) / looked.max(1));
+        usage = usage.saturating_add(bytes.saturating_mul(count) / looked.max(1));
     }
     write::integer(call.reply, usage as i64);
     Ok(())

@@ -5,7 +5,7 @@ use resp::{parse_i64, write};
 use crate::call::{ReadCall, WriteCall};
 use crate::error::{Error, Outcome};
 use crate::store::{Space, field_key};
-use crate::value::{HashHead, Header, Kind, Value, value};
+use crate::value::{Header, Kind, Value, entries_of, value};
 
 const NO_SUCH_KEY: Error = Error::Text("ERR no such key");
 
@@ -33,6 +33,9 @@ pub(crate) fn exists(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value.header.header.kind() {
         Kind::Hash => "hash",
+        Kind::List => "list",
+        Kind::Set => "set",
+        Kind::SortedSet => "zset",
         Kind::String | Kind::Field | Kind::Mark => "string",
     }
 }
@@ -44,7 +47,7 @@ pub(crate) fn type_of(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
     Ok(())
 }
 
-/// Moves a key with its time to live and, of a hash, its fields.
+/// Moves a key with its time to live and, of a collection, its entries.
 fn move_key(call: &mut WriteCall<'_>, from: &[u8], to: &[u8]) {
     let Some(moved) = call.store.replace_head(from, None, call.guard) else { return };
     let header = &moved.header.header;
@@ -112,21 +115,26 @@ pub(crate) fn copy(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 fn copy_value(call: &mut WriteCall<'_>, source: &Value, to: &[u8]) {
     let header = &source.header.header;
     let header = Header::new(header.kind(), call.store.next_version(), header.expire_ms);
-    let Some(head) = HashHead::of(source) else {
-        call.store.replace(to, Some(value(header, &source.slice)), call.guard);
-        return;
-    };
-    let id = call.store.next_hash_id();
-    let mut fields = Vec::new();
-    call.store.scan_fields(head.id, b"", call.guard, |field, value| {
-        fields.push((field.to_vec(), value.clone()));
+    let mut head = source.slice.to_vec();
+    if let Some((ids, from, _)) = entries_of(source) {
+        let id = call.store.next_ids(ids);
+        for nth in 0..ids {
+            copy_entries(call, from.saturating_add(nth), id + nth);
+        }
+        head[..8].copy_from_slice(&id.to_le_bytes());
+    }
+    call.store.replace(to, Some(value(header, &head)), call.guard);
+}
+
+fn copy_entries(call: &mut WriteCall<'_>, from: u64, to: u64) {
+    let mut entries = Vec::new();
+    call.store.scan_fields(from, b"", call.guard, |entry, value| {
+        entries.push((entry.to_vec(), value.clone()));
         true
     });
-    for (field, shared) in fields {
-        call.store.put(Space::Fields, &field_key(id, &field), Some(shared), call.guard);
+    for (entry, shared) in entries {
+        call.store.put(Space::Fields, &field_key(to, &entry), Some(shared), call.guard);
     }
-    let copied = HashHead { id, ..head };
-    call.store.replace(to, Some(value(header, &copied.to_bytes())), call.guard);
 }
 
 /// `FLUSHALL [ASYNC|SYNC]`, `FLUSHDB [ASYNC|SYNC]`

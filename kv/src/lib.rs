@@ -14,24 +14,31 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
 mod call;
 mod checkpoint;
+mod collection;
 mod dispatch;
+mod dump;
 mod error;
 mod expiry;
 mod field_expiry;
 mod glob;
-mod hash_random;
 mod hashes;
 mod introspect;
 mod keyspace;
 mod lcs;
+mod lists;
 mod numbers;
 mod random;
+mod random_members;
 mod ranges;
 pub mod reply;
 pub mod request;
 mod scan;
+mod set_algebra;
+mod sets;
+mod sort;
 mod store;
 mod strings;
 mod table;
@@ -39,11 +46,14 @@ mod table;
 mod tests;
 mod transaction;
 mod value;
+mod zset_algebra;
+mod zset_ranges;
+mod zsets;
 
 pub use store::{Limits, Stats, Store, Undo};
 pub use table::{Place, Spec, all, lookup, spec};
 
-/// The longest key, and the longest field of a hash, in bytes.
+/// The longest key, and the longest field or member of a collection, in bytes.
 pub const MAX_KEY_LEN: usize = masstree::MAX_KEY_LEN - 16;
 
 /// The longest value, in bytes: Redis's default for `proto-max-bulk-len`.

@@ -7,7 +7,7 @@ use resp::write;
 
 use crate::call::ReadCall;
 use crate::error::Outcome;
-use crate::store::Space;
+use crate::store::{Space, Store};
 use crate::value::Value;
 
 /// Scatters the bits of a number (the finalizer of SplitMix64).
@@ -108,6 +108,66 @@ pub(crate) fn sample(
             Some(&byte) => prefix.push(byte),
             None => return Some((low, value)),
         }
+    }
+}
+
+/// A field, member or index, and its value.
+pub(crate) type Entry = (Vec<u8>, Value);
+
+/// Of collections up to this many entries all are looked at, so that each is equally likely.
+const FEW: u64 = 1024;
+
+/// The entries of a collection, to be drawn from.
+pub(crate) struct Pool<'a> {
+    pub store: &'a Store,
+    pub guard: &'a Guard,
+    pub seed: u64,
+    pub id: u64,
+    pub count: u64,
+}
+
+impl Pool<'_> {
+    fn all(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        self.store.scan_fields(self.id, b"", self.guard, |entry, value| {
+            entries.push((entry.to_vec(), value.clone()));
+            true
+        });
+        entries
+    }
+
+    /// That many entries, or all, each at most once.
+    pub(crate) fn distinct(&self, wanted: usize) -> Vec<Entry> {
+        if wanted == 0 {
+            return Vec::new();
+        }
+        let mut draws = Draws::new(self.seed);
+        let mut entries = self.all();
+        if wanted < entries.len() {
+            for at in 0..wanted {
+                let other = at + draws.below(entries.len() - at);
+                entries.swap(at, other);
+            }
+            entries.truncate(wanted);
+        }
+        entries
+    }
+
+    /// That many entries, drawn each time from all.
+    pub(crate) fn repeated(&self, wanted: usize) -> Vec<Entry> {
+        let mut draws = Draws::new(self.seed);
+        if self.count <= FEW {
+            let entries = self.all();
+            if entries.is_empty() {
+                return entries;
+            }
+            return (0..wanted).map(|_| entries[draws.below(entries.len())].clone()).collect();
+        }
+        let tree = self.store.trees.of(Space::Fields);
+        let prefix = self.id.to_be_bytes();
+        let draw = || sample(tree, &prefix, &mut draws, self.guard);
+        let strip = |(key, value): Entry| (key[prefix.len()..].to_vec(), value);
+        std::iter::repeat_with(draw).take(wanted).flatten().map(strip).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! KEYS, SCAN and HSCAN.
+//! KEYS, SCAN, HSCAN, SSCAN and ZSCAN.
 //!
 //! A scan goes through the keys in order. Its token is `>` and the last key that was looked at, so
 //! that a key that is there from the first call to the last is returned exactly once, whatever
@@ -14,6 +14,8 @@ use crate::glob;
 use crate::keyspace::type_name;
 use crate::numbers::integer;
 use crate::store::Space;
+use crate::value::{Kind, Value};
+use crate::zsets::{print_score, score_of};
 
 const TOKEN: u8 = b'>';
 
@@ -140,15 +142,20 @@ pub(crate) fn scan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
     Ok(())
 }
 
-/// `HSCAN key token [MATCH pattern] [COUNT n]`. A hash that Redis would keep in a listpack comes as
-/// a whole, as it does there.
-pub(crate) fn hscan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
+/// Scans the entries of a collection; `push` adds one. What Redis would keep in an intset or a
+/// listpack comes as a whole, as it does there.
+fn scan_entries(
+    call: &mut ReadCall<'_>,
+    args: &[&[u8]],
+    head: Option<(u64, bool)>,
+    push: impl Fn(&mut Found, &[u8], &Value),
+) -> Outcome {
     let options = Options::parse(&args[2..], false)?;
-    let Some(head) = call.hash(args[0])? else {
+    let Some((id, large)) = head else {
         write_page(call.reply, None, &Found::default());
         return Ok(());
     };
-    let count = if head.large { options.count } else { usize::MAX };
+    let count = if large { options.count } else { usize::MAX };
     let prefix = options.prefix();
     let (from, skipped) = match start(args[1], prefix) {
         Bound::Excluded(last) => (last, Some(last)),
@@ -156,23 +163,46 @@ pub(crate) fn hscan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
         Bound::Unbounded => (&[][..], None),
     };
     let (mut found, mut looked, mut last) = (Found::default(), 0, None);
-    call.store.scan_fields(head.id, from, call.guard, |field, value| {
-        if skipped == Some(field) {
+    call.store.scan_fields(id, from, call.guard, |entry, value| {
+        if skipped == Some(entry) {
             return true;
         }
-        if !field.starts_with(prefix) {
+        if !entry.starts_with(prefix) {
             return false;
         }
-        if options.matches(field) {
-            found.push(field);
-            found.push(&value.slice);
+        if options.matches(entry) {
+            push(&mut found, entry, value);
         }
         looked += 1;
         if looked == count {
-            last = Some(field.to_vec());
+            last = Some(entry.to_vec());
         }
         last.is_none()
     });
     write_page(call.reply, last, &found);
     Ok(())
+}
+
+/// `HSCAN key token [MATCH pattern] [COUNT n]`
+pub(crate) fn hscan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
+    let head = call.hash(args[0])?.map(|head| (head.id, head.large));
+    scan_entries(call, args, head, |found, field, value| {
+        found.push(field);
+        found.push(&value.slice);
+    })
+}
+
+/// `SSCAN key token [MATCH pattern] [COUNT n]`
+pub(crate) fn sscan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
+    let head = call.head(args[0], Kind::Set)?.map(|head| (head.id, head.large));
+    scan_entries(call, args, head, |found, member, _| found.push(member))
+}
+
+/// `ZSCAN key token [MATCH pattern] [COUNT n]`
+pub(crate) fn zscan(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
+    let head = call.head(args[0], Kind::SortedSet)?.map(|head| (head.id, head.large));
+    scan_entries(call, args, head, |found, member, value| {
+        found.push(member);
+        found.push(print_score(score_of(value)).as_bytes());
+    })
 }

@@ -1,16 +1,17 @@
 //! The state, the one primitive that changes it, and how changes are taken back.
 //!
-//! Three trees: `Keys` (key to value, or to the head of a hash), `Fields` (hash id, big-endian,
-//! then field), and `Expiry` (the time when the key or a field of it expires first, big-endian,
-//! then key). A flush swaps all three for empty ones.
+//! Three trees: `Keys` (key to value, or to the head of a collection), `Fields` (a collection's id,
+//! big-endian, then field, member or index), and `Expiry` (the time when the key or a field of it
+//! expires first, big-endian, then key). A flush swaps all three for empty ones.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use masstree::{Guard, Masstree};
 
 use crate::checkpoint::Checkpoint;
-use crate::value::{HashHead, Header, Kind, Value, due_ms, value};
+use crate::value::{HashHead, Header, Kind, Value, due_ms, entries_of, value};
 
 /// Which tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +40,7 @@ impl Trees {
 pub(crate) struct Totals {
     /// Changes of keys so far: the version of the last one.
     pub changes: u64,
-    /// The id of the next hash.
+    /// The id of the next collection.
     pub next_hash: u64,
     /// Keys removed because their time had come.
     pub expired: u64,
@@ -60,6 +61,12 @@ pub struct Limits {
     pub hash_listpack_entries: u64,
     /// The longest field or value, in bytes, of such a hash.
     pub hash_listpack_value: usize,
+    /// The most members of a set of integers whose encoding is called "intset".
+    pub set_intset_entries: u64,
+    /// The most members of a sorted set whose encoding is called "listpack".
+    pub zset_listpack_entries: u64,
+    /// The longest member, in bytes, of such a sorted set.
+    pub zset_listpack_value: usize,
     /// The longest string that APPEND and SETRANGE may make, in bytes; at most
     /// [`MAX_VALUE_LEN`](crate::MAX_VALUE_LEN).
     pub value_len: usize,
@@ -71,6 +78,9 @@ impl Default for Limits {
         Limits {
             hash_listpack_entries: 128,
             hash_listpack_value: 64,
+            set_intset_entries: 512,
+            zset_listpack_entries: 128,
+            zset_listpack_value: 64,
             value_len: crate::MAX_VALUE_LEN,
         }
     }
@@ -121,6 +131,8 @@ pub struct Store {
     /// Counts the reads that draw at random outside the log; not part of the state.
     pub(crate) draws: AtomicU64,
     mark: Value,
+    /// The value of entries that are no more than their key, shared by all.
+    pub(crate) nothing: Value,
     undo: Undo,
 }
 
@@ -145,6 +157,8 @@ const VALUE_BYTES: usize = 40;
 pub(crate) fn weight(space: Space, key: &[u8], value: &Value) -> u64 {
     let value_bytes = match space {
         Space::Expiry => 0, // shared by all
+        // As well.
+        Space::Fields if value.slice.is_empty() && value.header.header.version() == 0 => 0,
         Space::Keys | Space::Fields => VALUE_BYTES + value.slice.len(),
     };
     (ENTRY_BYTES + key.len() + value_bytes) as u64
@@ -166,6 +180,7 @@ impl Store {
             checkpoint: None,
             draws: AtomicU64::new(0),
             mark: value(Header::new(Kind::Mark, 0, 0), b""),
+            nothing: value(Header::new(Kind::Field, 0, 0), b""),
             undo: Undo::default(),
         }
     }
@@ -227,8 +242,13 @@ impl Store {
 
     /// The id of a hash about to be made.
     pub(crate) fn next_hash_id(&mut self) -> u64 {
+        self.next_ids(1)
+    }
+
+    /// The first of the ids of a collection about to be made.
+    pub(crate) fn next_ids(&mut self, count: u64) -> u64 {
         let id = self.totals.next_hash;
-        self.totals.next_hash = id.wrapping_add(1);
+        self.totals.next_hash = id.wrapping_add(count);
         id
     }
 
@@ -279,7 +299,7 @@ impl Store {
     }
 
     /// Sets or removes a key with all that belongs to it: its entry in the expiry index, and the
-    /// fields of the hash that it held and no longer holds. Returns what it had.
+    /// entries of the collection that it held and no longer holds. Returns what it had.
     #[inline]
     pub(crate) fn replace(
         &mut self,
@@ -287,17 +307,19 @@ impl Store {
         value: Option<Value>,
         guard: &Guard,
     ) -> Option<Value> {
-        let hash = value.as_ref().and_then(HashHead::of).map(|head| head.id);
+        let kept = value.as_ref().and_then(entries_of).map(|(_, id, _)| id);
         let previous = self.replace_head(key, value, guard);
-        if let Some(head) = previous.as_ref().and_then(HashHead::of)
-            && hash != Some(head.id)
+        if let Some((ids, id, _)) = previous.as_ref().and_then(entries_of)
+            && kept != Some(id)
         {
-            self.drop_fields(head.id, guard);
+            for id in id..id.saturating_add(ids) {
+                self.drop_fields(id, guard);
+            }
         }
         previous
     }
 
-    /// [`Store::replace`] that leaves a hash's fields where they are.
+    /// [`Store::replace`] that leaves a collection's entries where they are.
     #[inline]
     pub(crate) fn replace_head(
         &mut self,
@@ -395,7 +417,7 @@ impl Store {
         }
     }
 
-    /// Visits the fields of a hash from `start` on, in order, until `visit` returns false.
+    /// Visits the entries under an id from `start` on, in order, until `visit` returns false.
     pub(crate) fn scan_fields(
         &self,
         id: u64,
@@ -406,7 +428,28 @@ impl Store {
         let start = field_key(id, start);
         let prefix = id.to_be_bytes();
         let tree = self.trees.of(Space::Fields);
-        tree.scan(std::ops::Bound::Included(&start), guard, |key, value| {
+        tree.scan(Bound::Included(&start), guard, |key, value| match key.strip_prefix(&prefix) {
+            Some(field) => visit(field, value),
+            None => false,
+        });
+    }
+
+    /// Visits the entries under an id from `end` down, which is included, or from the last one.
+    pub(crate) fn scan_fields_reverse(
+        &self,
+        id: u64,
+        end: Option<&[u8]>,
+        guard: &Guard,
+        mut visit: impl FnMut(&[u8], &Value) -> bool,
+    ) {
+        let prefix = id.to_be_bytes();
+        let end = match (end, id.checked_add(1)) {
+            (Some(end), _) => Bound::Included(field_key(id, end)),
+            (None, Some(next)) => Bound::Excluded(next.to_be_bytes().to_vec()),
+            (None, None) => Bound::Unbounded,
+        };
+        let tree = self.trees.of(Space::Fields);
+        tree.scan_reverse(end.as_ref().map(|end| &end[..]), guard, |key, value| {
             match key.strip_prefix(&prefix) {
                 Some(field) => visit(field, value),
                 None => false,
@@ -429,7 +472,7 @@ impl Store {
         }
         let mut earliest = None;
         let tree = self.trees.of(Space::Expiry);
-        tree.scan(std::ops::Bound::Unbounded, guard, |entry, _| {
+        tree.scan(Bound::Unbounded, guard, |entry, _| {
             earliest = entry.first_chunk::<8>().map(|time| u64::from_be_bytes(*time));
             false
         });
@@ -443,7 +486,7 @@ impl Store {
         }
         let mut due: Vec<Vec<u8>> = Vec::new();
         let tree = self.trees.of(Space::Expiry);
-        tree.scan(std::ops::Bound::Unbounded, guard, |entry, _| {
+        tree.scan(Bound::Unbounded, guard, |entry, _| {
             let Some((time, key)) = entry.split_first_chunk::<8>() else { return false };
             if u64::from_be_bytes(*time) > unix_ms || due.len() == limit {
                 return false;

@@ -15,7 +15,7 @@ pub(crate) fn expire_of(value: &Option<Value>) -> u64 {
 }
 
 /// The bytes of a string, of none if there is no key.
-fn bytes_of(value: &Option<Value>) -> &[u8] {
+pub(crate) fn bytes_of(value: &Option<Value>) -> &[u8] {
     value.as_ref().map_or(&[], |value| &value.slice)
 }
 

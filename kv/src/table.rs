@@ -6,8 +6,9 @@
 use crate::call::{ReadCall, WriteCall};
 use crate::error::Outcome;
 use crate::{
-    expiry, field_expiry, hash_random, hashes, introspect, keyspace, lcs, random, ranges, scan,
-    strings,
+    bits, dump, expiry, field_expiry, hashes, introspect, keyspace, lcs, lists, random,
+    random_members, ranges, scan, set_algebra, sets, sort, strings, zset_algebra, zset_ranges,
+    zsets,
 };
 
 /// Where a command is executed.
@@ -109,13 +110,14 @@ pub fn lookup(name: &[u8]) -> Option<&'static Spec> {
     }
 }
 
-/// A name in lower case as one number: no name is longer than 15 bytes.
+/// A name in lower case as one number: no name is longer than 16 bytes, and none starts with a zero
+/// byte, which would not count.
 #[inline]
 const fn pack(name: &[u8]) -> Option<u128> {
-    if name.is_empty() || name.len() > 15 {
+    if name.is_empty() || name.len() > 16 || name[0] == 0 {
         return None;
     }
-    let mut packed = 1; // so that leading zero bytes count
+    let mut packed = 0;
     let mut at = 0;
     while at < name.len() {
         packed = packed << 8 | name[at].to_ascii_lowercase() as u128;
@@ -138,7 +140,7 @@ static SLOTS: [(u128, u16); 512] = {
     let mut id = 0;
     while id < TABLE.len() {
         let Some(packed) = pack(TABLE[id].name.as_bytes()) else {
-            panic!("a name of 1..=15 bytes")
+            panic!("a name of 1..=16 bytes")
         };
         let mut slot = slot_of(packed);
         while slots[slot].1 != EMPTY {
@@ -157,6 +159,7 @@ const TWO: Keys = [1, 2, 1];
 const KEYS: Keys = [1, -1, 1];
 const PAIRS: Keys = [1, -1, 2];
 const SECOND: Keys = [2, 2, 1];
+const FROM_SECOND: Keys = [2, -1, 1];
 
 type Flags = &'static [&'static str];
 const NONE: Flags = &[];
@@ -170,10 +173,13 @@ const ADMIN: Flags = &["admin", "noscript", "loading", "stale"];
 const MULTI: Flags = &["noscript", "loading", "stale", "fast", "allow_busy"];
 const EXEC: Flags = &["noscript", "loading", "stale", "skip_slowlog"];
 const READ: Flags = &["readonly"];
+const READ_MOVABLE: Flags = &["readonly", "movablekeys"];
 const READ_FAST: Flags = &["readonly", "fast"];
 const WRITE: Flags = &["write"];
+const WRITE_ONLY_MOVABLE: Flags = &["write", "movablekeys"];
 const WRITE_FAST: Flags = &["write", "fast"];
 const WRITE_GROWS: Flags = &["write", "denyoom"];
+const WRITE_MOVABLE: Flags = &["write", "denyoom", "movablekeys"];
 const WRITE_GROWS_FAST: Flags = &["write", "denyoom", "fast"];
 
 const fn row(name: &'static str, arity: i8, keys: Keys, flags: Flags, group: &'static str) -> Spec {
@@ -249,7 +255,7 @@ const fn numbered<const N: usize>(mut table: [Spec; N]) -> [Spec; N] {
 }
 
 #[rustfmt::skip] // one row a line
-static TABLE: [Spec; 103] = numbered([
+static TABLE: [Spec; 178] = numbered([
     local("ping", -1, NO_KEY, FAST, "connection"),
     local("echo", 2, NO_KEY, LOADING_FAST, "connection"),
     local("quit", -1, NO_KEY, ALWAYS, "connection"),
@@ -339,7 +345,7 @@ static TABLE: [Spec; 103] = numbered([
     read("hvals", 2, KEY, READ, "hash", hashes::hvals),
     read("hgetall", 2, KEY, READ, "hash", hashes::hgetall),
     read("hexists", 3, KEY, READ_FAST, "hash", hashes::hexists),
-    read("hrandfield", -2, KEY, READ, "hash", hash_random::hrandfield),
+    read("hrandfield", -2, KEY, READ, "hash", random_members::hrandfield),
     cursor(read("hscan", -3, KEY, READ, "hash", scan::hscan), 2),
     read("krange", -3, NO_KEY, READ, "generic", ranges::krange),
     read("kcount", 3, NO_KEY, READ, "generic", ranges::kcount),
@@ -353,6 +359,81 @@ static TABLE: [Spec; 103] = numbered([
     read("hexpiretime", -5, KEY, READ_FAST, "hash", field_expiry::hexpiretime),
     read("hpexpiretime", -5, KEY, READ_FAST, "hash", field_expiry::hpexpiretime),
     write("hpersist", -5, KEY, WRITE_FAST, "hash", field_expiry::hpersist),
+    write("lpush", -3, KEY, WRITE_GROWS_FAST, "list", lists::lpush),
+    write("rpush", -3, KEY, WRITE_GROWS_FAST, "list", lists::rpush),
+    write("lpushx", -3, KEY, WRITE_GROWS_FAST, "list", lists::lpushx),
+    write("rpushx", -3, KEY, WRITE_GROWS_FAST, "list", lists::rpushx),
+    write("lpop", -2, KEY, WRITE_FAST, "list", lists::lpop),
+    write("rpop", -2, KEY, WRITE_FAST, "list", lists::rpop),
+    read("llen", 2, KEY, READ_FAST, "list", lists::llen),
+    read("lrange", 4, KEY, READ, "list", lists::lrange),
+    read("lindex", 3, KEY, READ, "list", lists::lindex),
+    write("lset", 4, KEY, WRITE_GROWS, "list", lists::lset),
+    write("lrem", 4, KEY, WRITE, "list", lists::lrem),
+    write("ltrim", 4, KEY, WRITE, "list", lists::ltrim),
+    write("linsert", 5, KEY, WRITE_GROWS, "list", lists::linsert),
+    read("lpos", -3, KEY, READ, "list", lists::lpos),
+    write("lmove", 5, TWO, WRITE_GROWS, "list", lists::lmove),
+    write("rpoplpush", 3, TWO, WRITE_GROWS, "list", lists::rpoplpush),
+    write("sadd", -3, KEY, WRITE_GROWS_FAST, "set", sets::sadd),
+    write("srem", -3, KEY, WRITE_FAST, "set", sets::srem),
+    read("smembers", 2, KEY, READ, "set", sets::smembers),
+    read("sismember", 3, KEY, READ_FAST, "set", sets::sismember),
+    read("smismember", -3, KEY, READ_FAST, "set", sets::smismember),
+    read("scard", 2, KEY, READ_FAST, "set", sets::scard),
+    write("spop", -2, KEY, WRITE_FAST, "set", sets::spop),
+    read("srandmember", -2, KEY, READ, "set", random_members::srandmember),
+    write("smove", 4, TWO, WRITE_FAST, "set", sets::smove),
+    read("sinter", -2, KEYS, READ, "set", set_algebra::sinter),
+    read("sintercard", -3, NO_KEY, READ_MOVABLE, "set", set_algebra::sintercard),
+    read("sunion", -2, KEYS, READ, "set", set_algebra::sunion),
+    read("sdiff", -2, KEYS, READ, "set", set_algebra::sdiff),
+    write("sinterstore", -3, KEYS, WRITE_GROWS, "set", set_algebra::sinterstore),
+    write("sunionstore", -3, KEYS, WRITE_GROWS, "set", set_algebra::sunionstore),
+    write("sdiffstore", -3, KEYS, WRITE_GROWS, "set", set_algebra::sdiffstore),
+    cursor(read("sscan", -3, KEY, READ, "set", scan::sscan), 2),
+    write("zadd", -4, KEY, WRITE_GROWS_FAST, "sorted-set", zsets::zadd),
+    write("zincrby", 4, KEY, WRITE_GROWS_FAST, "sorted-set", zsets::zincrby),
+    write("zrem", -3, KEY, WRITE_FAST, "sorted-set", zsets::zrem),
+    read("zscore", 3, KEY, READ_FAST, "sorted-set", zsets::zscore),
+    read("zmscore", -3, KEY, READ_FAST, "sorted-set", zsets::zmscore),
+    read("zcard", 2, KEY, READ_FAST, "sorted-set", zsets::zcard),
+    read("zcount", 4, KEY, READ_FAST, "sorted-set", zset_ranges::zcount),
+    read("zlexcount", 4, KEY, READ_FAST, "sorted-set", zset_ranges::zlexcount),
+    read("zrank", 3, KEY, READ_FAST, "sorted-set", zsets::zrank),
+    read("zrevrank", 3, KEY, READ_FAST, "sorted-set", zsets::zrevrank),
+    read("zrange", -4, KEY, READ, "sorted-set", zset_ranges::zrange),
+    read("zrevrange", -4, KEY, READ, "sorted-set", zset_ranges::zrevrange),
+    read("zrangebyscore", -4, KEY, READ, "sorted-set", zset_ranges::zrangebyscore),
+    read("zrevrangebyscore", -4, KEY, READ, "sorted-set", zset_ranges::zrevrangebyscore),
+    read("zrangebylex", -4, KEY, READ, "sorted-set", zset_ranges::zrangebylex),
+    read("zrevrangebylex", -4, KEY, READ, "sorted-set", zset_ranges::zrevrangebylex),
+    write("zrangestore", -5, TWO, WRITE_GROWS, "sorted-set", zset_ranges::zrangestore),
+    write("zremrangebyrank", 4, KEY, WRITE, "sorted-set", zset_ranges::zremrangebyrank),
+    write("zremrangebyscore", 4, KEY, WRITE, "sorted-set", zset_ranges::zremrangebyscore),
+    write("zremrangebylex", 4, KEY, WRITE, "sorted-set", zset_ranges::zremrangebylex),
+    write("zpopmin", -2, KEY, WRITE_FAST, "sorted-set", zset_ranges::zpopmin),
+    write("zpopmax", -2, KEY, WRITE_FAST, "sorted-set", zset_ranges::zpopmax),
+    read("zrandmember", -2, KEY, READ, "sorted-set", random_members::zrandmember),
+    cursor(read("zscan", -3, KEY, READ, "sorted-set", scan::zscan), 2),
+    read("zunion", -3, NO_KEY, READ_MOVABLE, "sorted-set", zset_algebra::zunion),
+    read("zinter", -3, NO_KEY, READ_MOVABLE, "sorted-set", zset_algebra::zinter),
+    read("zdiff", -3, NO_KEY, READ_MOVABLE, "sorted-set", zset_algebra::zdiff),
+    read("zintercard", -3, NO_KEY, READ_MOVABLE, "sorted-set", zset_algebra::zintercard),
+    write("zunionstore", -4, KEY, WRITE_MOVABLE, "sorted-set", zset_algebra::zunionstore),
+    write("zinterstore", -4, KEY, WRITE_MOVABLE, "sorted-set", zset_algebra::zinterstore),
+    write("zdiffstore", -4, KEY, WRITE_MOVABLE, "sorted-set", zset_algebra::zdiffstore),
+    write("setbit", 4, KEY, WRITE_GROWS, "bitmap", bits::setbit),
+    read("getbit", 3, KEY, READ_FAST, "bitmap", bits::getbit),
+    read("bitcount", -2, KEY, READ, "bitmap", bits::bitcount),
+    read("bitpos", -3, KEY, READ, "bitmap", bits::bitpos),
+    write("bitop", -4, FROM_SECOND, WRITE_GROWS, "bitmap", bits::bitop),
+    read("dump", 2, KEY, READ, "generic", dump::dump),
+    write("restore", -4, KEY, WRITE_GROWS, "generic", dump::restore),
+    write("sort", -2, KEY, WRITE_MOVABLE, "generic", sort::sort_any),
+    read("sort_ro", -2, KEY, READ_MOVABLE, "generic", sort::sort_ro),
+    write("lmpop", -4, NO_KEY, WRITE_ONLY_MOVABLE, "list", lists::lmpop),
+    write("zmpop", -4, NO_KEY, WRITE_ONLY_MOVABLE, "sorted-set", zset_ranges::zmpop),
 ]);
 
 #[cfg(test)]

@@ -23,8 +23,14 @@ pub(crate) enum Kind {
     String = 1,
     /// A [`HashHead`].
     Hash = 2,
-    /// The value of a hash's field.
+    /// The value of a hash's field, or another entry of a collection.
     Field = 3,
+    /// A [`Head`] of a list.
+    List = 4,
+    /// A [`Head`] of a set.
+    Set = 5,
+    /// A [`Head`] of a sorted set.
+    SortedSet = 6,
 }
 
 impl Header {
@@ -34,7 +40,7 @@ impl Header {
 
     /// From what [`Header::stamp`] gave; `None` if there is no such kind.
     pub(crate) fn from_stamp(stamp: u64, expire_ms: u64) -> Option<Header> {
-        (stamp & 0xff <= Kind::Field as u64).then_some(Header { stamp, expire_ms })
+        (stamp & 0xff <= Kind::SortedSet as u64).then_some(Header { stamp, expire_ms })
     }
 
     pub(crate) fn stamp(&self) -> u64 {
@@ -52,6 +58,9 @@ impl Header {
             0 => Kind::Mark,
             1 => Kind::String,
             2 => Kind::Hash,
+            4 => Kind::List,
+            5 => Kind::Set,
+            6 => Kind::SortedSet,
             _ => Kind::Field,
         }
     }
@@ -85,32 +94,98 @@ impl HashHead {
     pub(crate) const LEN: usize = 25;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[..8].copy_from_slice(&self.id.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.count.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.earliest_ms.to_le_bytes());
-        bytes[24] = u8::from(self.large);
-        bytes
+        pack_head([self.id, self.count, self.earliest_ms], self.large)
     }
 
     /// `None` if the bytes are not a head.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<HashHead> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        Some(HashHead {
-            id: u64::from_le_bytes(bytes[..8].try_into().ok()?),
-            count: u64::from_le_bytes(bytes[8..16].try_into().ok()?),
-            earliest_ms: u64::from_le_bytes(bytes[16..24].try_into().ok()?),
-            large: bytes[24] != 0,
-        })
+        let ([id, count, earliest_ms], large) = unpack_head(bytes)?;
+        Some(HashHead { id, count, earliest_ms, large })
     }
 
     /// The head in a value, if it is a hash.
+    #[inline]
     pub(crate) fn of(value: &Value) -> Option<HashHead> {
         if value.header.header.kind() == Kind::Hash {
             HashHead::from_bytes(&value.slice)
         } else {
             None
         }
+    }
+}
+
+fn pack_head(numbers: [u64; 3], large: bool) -> [u8; HashHead::LEN] {
+    let mut bytes = [0; HashHead::LEN];
+    for (place, number) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(numbers) {
+        *place = number.to_le_bytes();
+    }
+    bytes[24] = u8::from(large);
+    bytes
+}
+
+fn unpack_head(bytes: &[u8]) -> Option<([u64; 3], bool)> {
+    let bytes: &[u8; HashHead::LEN] = bytes.try_into().ok()?;
+    let number = |at: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[at]);
+    Some(([number(0), number(1), number(2)], bytes[24] != 0))
+}
+
+/// What a key that holds a list, a set or a sorted set says about it; its entries are where those
+/// of hashes are.
+///
+/// An entry of a list has an index for a key, big-endian; all indexes from `first` on are taken. A
+/// set's is a member. A sorted set has two for each member: under its id the member, with the score
+/// as value; under the id after that the score, such that scores sort as numbers, and the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// What the keys of its entries start with; used once only.
+    pub id: u64,
+    /// The number of its elements or members, from 1.
+    pub count: u64,
+    /// The index of a list's first element.
+    pub first: u64,
+    /// Whether it ever went beyond what Redis keeps in an intset or a listpack.
+    pub large: bool,
+}
+
+impl Head {
+    /// Where a list starts, with as much room before it as behind it.
+    pub(crate) const MIDDLE: u64 = 1 << 63;
+
+    pub(crate) fn new(id: u64) -> Head {
+        Head { id, count: 0, first: Head::MIDDLE, large: false }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; HashHead::LEN] {
+        pack_head([self.id, self.count, self.first], self.large)
+    }
+
+    /// `None` if the bytes are not a head.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Head> {
+        let ([id, count, first], large) = unpack_head(bytes)?;
+        Some(Head { id, count, first, large })
+    }
+
+    /// The head in a value of this kind.
+    pub(crate) fn of(value: &Value, kind: Kind) -> Option<Head> {
+        if value.header.header.kind() == kind { Head::from_bytes(&value.slice) } else { None }
+    }
+}
+
+/// Of a value that is a collection's head, the number of ids that the collection has, the first of
+/// them, and the number of entries under each.
+#[inline]
+pub(crate) fn entries_of(value: &Value) -> Option<(u64, u64, u64)> {
+    let ids = ids_of(value.header.header.kind())?;
+    Head::from_bytes(&value.slice).map(|head| (ids, head.id, head.count))
+}
+
+/// The number of ids that a collection of this kind has.
+#[inline]
+pub(crate) fn ids_of(kind: Kind) -> Option<u64> {
+    match kind {
+        Kind::String | Kind::Mark | Kind::Field => None,
+        Kind::Hash | Kind::List | Kind::Set => Some(1),
+        Kind::SortedSet => Some(2),
     }
 }
 

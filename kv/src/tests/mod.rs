@@ -1,5 +1,6 @@
 //! Tests that look inside the store.
 
+mod collections;
 mod commands;
 mod ours;
 mod properties;
@@ -95,9 +96,9 @@ type Entry = (Space, Vec<u8>, u64, u64, Vec<u8>);
 /// All of the state, in an order of its own.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Dump {
-    entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
     totals: crate::store::Totals,
-    sizes: crate::store::Sizes,
+    pub sizes: crate::store::Sizes,
 }
 
 pub(crate) fn dump(store: &Store) -> Dump {

@@ -63,6 +63,72 @@ const WRITES: &[&str] = &[
     "HSET K F V",
 ];
 
+/// The same for lists, sets, sorted sets and bits. `S` is a score, `E` an end.
+const COLLECTION_WRITES: &[&str] = &[
+    "RPUSH l1 V V V",
+    "LPUSH l2 V V",
+    "RPUSH K V V V V",
+    "LPUSHX K V",
+    "LPOP K",
+    "RPOP K 2",
+    "LSET K 1 V",
+    "LREM K 1 V",
+    "LREM K -2 V",
+    "LREM l1 0 V",
+    "LTRIM K 1 -2",
+    "LINSERT l1 BEFORE V V",
+    "LINSERT K AFTER V V",
+    "LMOVE l1 l2 E E",
+    "LMOVE K K E E",
+    "RPOPLPUSH K K",
+    "SADD s1 F F V",
+    "SADD s2 V N",
+    "SADD K F V",
+    "SREM K F F",
+    "SPOP s1",
+    "SPOP K 2",
+    "SMOVE s1 K F",
+    "SINTERSTORE K s1 s2",
+    "SUNIONSTORE K K s1",
+    "SDIFFSTORE K s1 K",
+    "ZADD z1 S F S V S N",
+    "ZADD z2 GT CH S F S F",
+    "ZADD K INCR S F",
+    "ZINCRBY z1 S F",
+    "ZREM K F V",
+    "ZPOPMIN z1",
+    "ZPOPMAX K 2",
+    "ZMPOP 2 K z1 MAX COUNT 2",
+    "LMPOP 2 K l1 E COUNT 2",
+    "ZRANGESTORE K z1 0 1",
+    "ZRANGESTORE z2 z1 -1 S BYSCORE REV",
+    "ZREMRANGEBYRANK K 1 1",
+    "ZREMRANGEBYSCORE z1 -inf S",
+    "ZREMRANGEBYLEX z2 - [g",
+    "ZUNIONSTORE K 2 z1 s1 WEIGHTS S S",
+    "ZINTERSTORE z2 2 z1 K",
+    "ZDIFFSTORE K 2 z1 z2",
+    "SETBIT K 9 1",
+    "BITOP XOR K K K",
+    "SORT l1 ALPHA STORE K",
+    "SORT K BY nosort GET # GET * STORE l2",
+    "COPY l1 K REPLACE",
+    "COPY s1 K REPLACE",
+    "COPY z1 z2 REPLACE",
+    "RENAME z1 K",
+    "RENAME K l1",
+    "PEXPIRE l1 T",
+    "PEXPIRE s1 T",
+    "PEXPIRE z1 T",
+    "SET l2 V",
+    "DEL K z2",
+    // A dump of a set of one member.
+    concat!(
+        "RESTORE K T \"\\x05\\x01\\x00\\x00\\x00x\\xb1",
+        "\\xba\\x45\\x69\\x84\\x33\\x4f\\x63\\x24\" REPLACE",
+    ),
+];
+
 const READS: &[&str] = &[
     "HTTL K FIELDS 2 F F",
     "HPEXPIRETIME K FIELDS 1 F",
@@ -96,17 +162,69 @@ const READS: &[&str] = &[
     "MEMORY USAGE K",
 ];
 
-const DRAWN: &[&str] =
-    &["RANDOMKEY", "HRANDFIELD K", "HRANDFIELD K -3 WITHVALUES", "HRANDFIELD K 2"];
+const COLLECTION_READS: &[&str] = &[
+    "LLEN K",
+    "LRANGE l1 0 -1",
+    "LINDEX K -1",
+    "LPOS l1 V COUNT 2",
+    "SMEMBERS s1",
+    "SISMEMBER K F",
+    "SMISMEMBER s1 F V",
+    "SCARD K",
+    "SINTER s1 s2",
+    "SUNION s1 K",
+    "SDIFF s1 s2",
+    "SINTERCARD 2 s1 K",
+    "SSCAN s1 \"\"",
+    "ZSCORE z1 F",
+    "ZMSCORE z1 F V",
+    "ZCARD K",
+    "ZCOUNT z1 (0 S",
+    "ZLEXCOUNT z2 [f +",
+    "ZRANK z1 F",
+    "ZREVRANK K F",
+    "ZRANGE z1 0 -1 WITHSCORES",
+    "ZRANGE K -2 -1 REV",
+    "ZREVRANGEBYSCORE z1 S -inf LIMIT 1 2",
+    "ZRANGEBYLEX z1 (f +",
+    "ZUNION 2 z1 s1 WITHSCORES",
+    "ZINTER 2 z1 K",
+    "ZDIFF 2 z1 z2",
+    "ZINTERCARD 2 z1 z2",
+    "ZSCAN z1 \"\"",
+    "GETBIT K 9",
+    "BITCOUNT K 0 -1",
+    "BITPOS K 1",
+    "SORT_RO l1 ALPHA GET K",
+    "DUMP K",
+    "DUMP l1",
+    "DUMP z1",
+    "TYPE s1",
+    "OBJECT ENCODING z1",
+    "MEMORY USAGE z1",
+];
+
+const DRAWN: &[&str] = &[
+    "RANDOMKEY",
+    "HRANDFIELD K",
+    "HRANDFIELD K -3 WITHVALUES",
+    "HRANDFIELD K 2",
+    "SRANDMEMBER s1",
+    "SRANDMEMBER K -3",
+    "ZRANDMEMBER z1 -3 WITHSCORES",
+    "ZRANDMEMBER K 2",
+];
 
 fn fill(template: &str, draws: &mut Draws) -> String {
     let mut pick = |words: &[&str]| words[draws.below(words.len())].to_owned();
     let word = |word| match word {
-        "K" => pick(&["k1", "k2", "k3", "k4", "k5", "\"\""]),
+        "K" => pick(&["k1", "k2", "k3", "k4", "k5", "\"\"", "l1", "s1", "z1"]),
         "F" => pick(&["f", "g", "h", "\"\""]),
         "V" => pick(&["v", "w", "10", "9223372036854775807", "\"\"", "a-longer-value"]),
         "N" => pick(&["1", "-7", "2.5", "9223372036854775807"]),
         "T" => pick(&["1", "2", "5", "20", "1000"]),
+        "S" => pick(&["0", "1", "-1", "2.5", "inf", "-inf"]),
+        "E" => pick(&["LEFT", "RIGHT"]),
         word => word.to_owned(),
     };
     template.split(' ').map(word).collect::<Vec<_>>().join(" ")
@@ -116,7 +234,12 @@ fn fill(template: &str, draws: &mut Draws) -> String {
 fn request_of(seed: u64) -> Vec<u8> {
     let mut draws = Draws::new(seed);
     let line = |draws: &mut Draws| {
-        let templates = if draws.below(4) == 0 { READS } else { WRITES };
+        let templates = match draws.below(8) {
+            0 => READS,
+            1 => COLLECTION_READS,
+            2..5 => WRITES,
+            _ => COLLECTION_WRITES,
+        };
         let templates = if draws.below(20) == 0 { DRAWN } else { templates };
         let template = templates[draws.below(templates.len())];
         let protocol = if draws.below(2) == 0 { Protocol::V2 } else { Protocol::V3 };
@@ -195,6 +318,7 @@ proptest! {
             // Reads beside the log leave no trace.
             let _ = other.read("RANDOMKEY");
             let _ = other.read("HRANDFIELD k1");
+            let _ = other.read("SRANDMEMBER s1");
             prop_assert_eq!(one.apply(&request_of(seed)).0, other.apply(&request_of(seed)).0);
         }
         prop_assert_eq!(dump(&one.store), dump(&other.store));
@@ -209,7 +333,8 @@ proptest! {
             pass_time(&mut bench, seed);
             bench.apply(&request_of(seed));
             let mut draws = Draws::new(seed);
-            let line = fill(READS[draws.below(READS.len())], &mut draws);
+            let reads = if draws.below(2) == 0 { READS } else { COLLECTION_READS };
+            let line = fill(reads[draws.below(reads.len())], &mut draws);
             if let Some(reply) = bench.read(&line) {
                 prop_assert_eq!(bench.run(&line), reply, "{}", line);
             }
@@ -280,6 +405,9 @@ proptest! {
         let mut bench = Bench::new();
         bench.run("MSET k1 v k2 10 k3 2.5");
         bench.run("HSET k4 f v g 10 h 2.5");
+        bench.run("RPUSH l1 v 10 f");
+        bench.run("SADD s1 f g 10");
+        bench.run("ZADD z1 1 f 2.5 g -1 10");
         let spec = table::spec(id).unwrap();
         let mut argv = vec![spec.name.as_bytes()];
         argv.extend(args.iter().map(|arg| &arg[..]));
@@ -335,50 +463,13 @@ fn spoiled(mut bytes: Vec<u8>, with: &[u8]) -> Vec<u8> {
 }
 
 fn argument() -> impl Strategy<Value = Vec<u8>> {
-    const WORDS: &[&str] = &[
-        "k1",
-        "k2",
-        "k3",
-        "k4",
-        "f",
-        "g",
-        "0",
-        "1",
-        "-1",
-        "3",
-        "9223372036854775807",
-        "-9223372036854775808",
-        "NX",
-        "XX",
-        "GET",
-        "EX",
-        "PX",
-        "PXAT",
-        "KEEPTTL",
-        "PERSIST",
-        "GT",
-        "MATCH",
-        "COUNT",
-        "TYPE",
-        "*",
-        "-",
-        "+",
-        "LIMIT",
-        "WITHVALUES",
-        "REV",
-        "IDX",
-        "LEN",
-        "ENCODING",
-        "USAGE",
-        "HELP",
-        "FIELDS",
-        "REPLACE",
-        "DB",
-        "2.5",
-        "inf",
-        "1e300",
-        "1e9999999",
-    ];
-    let word = prop::sample::select(WORDS).prop_map(|word| word.as_bytes().to_vec());
+    const WORDS: &str = "\
+        k1 k2 k3 k4 l1 s1 z1 f g [f (1 0 2 1 -1 3 9223372036854775807 -9223372036854775808 NX \
+        XX GET EX PX PXAT KEEPTTL PERSIST GT MATCH COUNT TYPE * - + LIMIT WITHVALUES REV IDX \
+        LEN ENCODING USAGE HELP FIELDS REPLACE DB LEFT RIGHT BEFORE RANK MAXLEN BYSCORE BYLEX \
+        WITHSCORES WEIGHTS AGGREGATE MAX INCR CH XOR BIT BY STORE ALPHA 2.5 inf 1e300 \
+        1e9999999";
+    let word = prop::sample::select(WORDS.split(' ').collect::<Vec<_>>())
+        .prop_map(|word| word.as_bytes().to_vec());
     prop_oneof![6 => word, 1 => prop::collection::vec(any::<u8>(), 0..20)]
 }
