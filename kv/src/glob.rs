@@ -1,7 +1,7 @@
 //! Redis's patterns: `*`, `?`, `[abc]`, `[^a-z]`, and `\` before a byte that stands for itself.
 
 /// Whether all of `text` matches. Takes time in proportion to the product of the lengths at most.
-pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     // Where to go on after a mismatch: behind the last `*`, with one byte more given to it.
     let mut retry = None;

@@ -50,6 +50,7 @@ mod zset_algebra;
 mod zset_ranges;
 mod zsets;
 
+pub use glob::matches as glob_matches;
 pub use store::{Limits, Stats, Store, Undo};
 pub use table::{Place, Spec, all, lookup, spec};
 

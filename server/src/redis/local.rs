@@ -149,6 +149,14 @@ impl Redis {
                 start_over(command, desk, &mut reply);
                 state.answer(desk, |out| out.extend_from_slice(&reply));
             }
+            // Not here, but Redis refuses them in a transaction whatever their arguments.
+            "save" | "bgsave" | "shutdown" | "sync" | "psync" | "replicaof"
+                if state.multi.is_some() =>
+            {
+                state.spoil();
+                let text = "ERR Command not allowed inside a transaction";
+                state.answer(desk, |out| write::error(out, text));
+            }
             _ => {
                 state.spoil();
                 let text = unknown_command(command);

@@ -73,8 +73,11 @@ impl Settings {
     fn get(&self, state: &State, command: &Command<'_>, out: &mut Vec<u8>) {
         let patterns: Vec<String> = (2..command.len()).map(|at| lower(command, at)).collect();
         let all = self.free.iter().chain(&self.fixed);
-        let found: Vec<_> =
-            all.filter(|(name, _)| patterns.iter().any(|p| matches(p, name))).collect();
+        let found: Vec<_> = all
+            .filter(|(name, _)| {
+                patterns.iter().any(|p| kv::glob_matches(p.as_bytes(), name.as_bytes()))
+            })
+            .collect();
         write::map(out, state.protocol, found.len());
         for (name, value) in found {
             write::bulk(out, name.as_bytes());
@@ -93,6 +96,12 @@ impl Settings {
                 );
                 return write::error(out, &text);
             }
+            let value = command.get(at + 1).unwrap_or_default();
+            if name == "maxmemory" && !is_memory_value(value) {
+                let text = "ERR CONFIG SET failed (possibly related to argument 'maxmemory') - \
+                            argument must be a memory value";
+                return write::error(out, text);
+            }
             if !self.free.contains_key(&name[..]) {
                 let given = String::from_utf8_lossy(command.get(at).unwrap_or_default());
                 let text =
@@ -110,29 +119,9 @@ impl Settings {
     }
 }
 
-/// Whether a name fits a pattern of which only `*` and `?` are special.
-fn matches(pattern: &str, name: &str) -> bool {
-    match (pattern.chars().next(), name.chars().next()) {
-        (None, None) => true,
-        (Some('*'), _) => {
-            matches(&pattern[1..], name) || (!name.is_empty() && matches(pattern, &name[1..]))
-        }
-        (Some('?'), Some(_)) => matches(&pattern[1..], &name[1..]),
-        (Some(a), Some(b)) if a == b && a.is_ascii() => matches(&pattern[1..], &name[1..]),
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns() {
-        assert!(matches("*", "save"));
-        assert!(matches("max*y", "maxmemory"));
-        assert!(matches("s?ve", "save"));
-        assert!(!matches("sav", "save"));
-        assert!(!matches("max*z", "maxmemory"));
-    }
+/// A number with one of Redis's units, or none.
+fn is_memory_value(text: &[u8]) -> bool {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let unit = text[digits..].to_ascii_lowercase();
+    digits > 0 && matches!(&unit[..], b"" | b"b" | b"k" | b"kb" | b"m" | b"mb" | b"g" | b"gb")
 }
