@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use io::{Directory, Format, Settings};
 use smr::{
-    ClientId, Content, Durability, Entry, GroupId, OpNumber, ReplicaId, Request, RequestNumber,
-    StoreBatch, StoreNumber, Trust, View, Viewstamp,
+    ClientId, Content, Durability, Entry, GroupId, Incarnation, OpNumber, ReplicaId, Request,
+    RequestNumber, StoreBatch, StoreNumber, Trust, View, Viewstamp,
 };
 
 const SYNCS: usize = 2000;
@@ -77,7 +77,9 @@ fn report(name: &str, times: &mut [Duration]) {
 fn log(dir: &Path, group: usize, body: usize) {
     let path = dir.join(format!("log-{group}-{body}"));
     let (group_id, replica, durability) = (GroupId(1), ReplicaId(0), Durability::Sync);
-    let format = Format { group: group_id, replica, replicas: 3, durability, trust: Trust::New };
+    let incarnation = Incarnation(0);
+    let trust = Trust::New;
+    let format = Format { group: group_id, replica, replicas: 3, durability, trust, incarnation };
     Directory::create(&path, &format).expect("formatted");
     let mut opened = Directory::open(&path, Settings::default()).expect("opened");
     let request = Request {

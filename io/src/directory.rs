@@ -33,6 +33,9 @@ pub struct Format {
     /// [`Trust::New`] for a group that is being created, [`Trust::Lost`] for a disk that takes the
     /// place of one in a group that exists.
     pub trust: Trust,
+    /// The last life that is taken: 0 in a new group. Who takes the place of a lost disk must begin
+    /// above every life of that disk, or its votes and requests are taken for the old ones.
+    pub incarnation: Incarnation,
 }
 
 /// What [`Directory::open`] found.
@@ -92,7 +95,7 @@ impl Directory {
             replica: format.replica,
             replicas: format.replicas,
             durability: format.durability,
-            incarnation: Incarnation(0),
+            incarnation: format.incarnation,
             lost: format.trust == Trust::Lost,
             first_segment: 0,
         };

@@ -35,6 +35,7 @@ impl<F: Face> Node<F> {
             Effect::InstallState(position) => {
                 self.snapshotting = false;
                 self.snapshot_retry = None;
+                self.installing = true;
                 self.snapshots.install(position);
             }
             Effect::Protocol(never) => match never {},
@@ -170,12 +171,16 @@ impl<F: Face> Node<F> {
                     restored.map_err(|_| Error::BadCheckpoint)?;
                 }
                 Done::Installed(position) => {
+                    self.installing = false;
                     if let Some(position) = position {
                         (self.events)(&Event::Installed(position));
                     }
                     let input = Input::StateInstalled(position);
                     self.host.step(self.now, input, &mut self.effects);
                 }
+                Done::NoRoomToSave(why) => (self.events)(&Event::DiskFull(why)),
+                // One that an installation has overtaken is not missed.
+                Done::Full(why) if self.installing => (self.events)(&Event::DiskFull(why)),
                 Done::Full(why) => {
                     (self.events)(&Event::DiskFull(why));
                     self.host.restore().checkpoint_abort();
@@ -205,7 +210,7 @@ impl<F: Face> Node<F> {
     /// While the disk is nearly full, what clients delete frees its space with the next checkpoint,
     /// for which the protocol would wait until the log has grown, which it may not.
     pub(crate) fn relieve(&mut self) {
-        let busy = self.snapshotting || self.snapshot_retry.is_some();
+        let busy = self.snapshotting || self.installing || self.snapshot_retry.is_some();
         let committed = self.host.executor().committed();
         let settled = matches!(self.status.report.role, Role::Primary | Role::Backup);
         let due = self.now.micros >= self.relief_at && committed > self.relieved;

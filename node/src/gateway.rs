@@ -14,6 +14,8 @@ use crate::face::{Counters, Failure, Note};
 
 /// A batch is sent at once when it has this many bytes.
 const BATCH_BYTES: usize = 512 << 10;
+/// What travels must fit into a frame, with an entry's own bytes.
+const LONGEST_BODY: usize = wire::MAX_PAYLOAD - (64 << 10);
 /// A batch is sent at once when it has this many commands.
 const BATCH_COMMANDS: usize = 16 << 10;
 /// A batch is sent at once when its answer will have about this many bytes.
@@ -158,6 +160,7 @@ impl Gateway {
         }
         batch.expected += answers.estimate();
         push(&mut batch.body);
+        assert!(batch.body.len() <= LONGEST_BODY, "the face bounds its commands");
         // A read in the log is a write to those behind it.
         let counted = if logged { Lane::Write } else { Lane::Read };
         let (place, generation) = (answers.place, answers.generation);
@@ -271,7 +274,9 @@ impl Gateway {
             self.client.on_reply(now, reply, &mut self.sends)?;
         if !read && self.errand == Some(number) {
             self.errand = None;
-            return None;
+            let retired = matches!(answer, vsr::Answer::Retired);
+            let end = End::Failed(Failure::Retired);
+            return retired.then(|| Finished { routes: Vec::new(), end });
         }
         let flights = if read { &mut self.flying_reads } else { &mut self.flying_writes };
         let index = flights.iter().position(|flight| flight.number == number)?;

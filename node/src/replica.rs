@@ -66,6 +66,8 @@ pub struct Node<F: Face> {
     pub(crate) followed: View,
     /// A checkpoint is being made.
     pub(crate) snapshotting: bool,
+    /// The executor's state is being replaced: what it holds meanwhile is no state.
+    pub(crate) installing: bool,
     /// The checkpoint that the protocol asked for found no space: when to try again, in
     /// [`Now::micros`].
     pub(crate) snapshot_retry: Option<u64>,

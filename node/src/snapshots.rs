@@ -41,6 +41,8 @@ pub(crate) enum Done {
     Installed(Option<Viewstamp>),
     /// There is no space for a checkpoint; it is given up.
     Full(String),
+    /// There is no space for the checkpoint that is being fetched; installing it will fail.
+    NoRoomToSave(String),
     /// The disk failed.
     Failed(Error),
 }
@@ -188,9 +190,15 @@ impl Worker {
             // What is missing shows when the whole is to be installed.
             Job::Save(chunk) => match self.directory.save_chunk(&chunk) {
                 Err(Error::OutOfOrder) => {}
+                Err(error @ Error::Full { .. }) => {
+                    self.report(Done::NoRoomToSave(error.to_string()))?;
+                }
                 saved => saved?,
             },
-            Job::Install(position) => self.install(position)?,
+            Job::Install(position) => {
+                self.writing = None;
+                self.install(position)?;
+            }
             // Without space the next start recovers again, which is safe.
             Job::MarkRecovered => match self.directory.mark_recovered() {
                 Err(Error::Full { .. }) => {}

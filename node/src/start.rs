@@ -7,8 +7,8 @@ use std::time::Duration;
 use ::io::{Directory, Format, LogWriter, Opened};
 use smr::executor::Executor;
 use smr::{
-    ClientId, Durability, GroupId, Host, Identity, Input, Now, OpNumber, Protocol, StateMachine,
-    StoreNumber, Trust, View,
+    ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, Protocol,
+    StateMachine, StoreNumber, Trust, View,
 };
 
 use crate::clock;
@@ -120,6 +120,7 @@ impl<F: Face> Node<F> {
             recovered_at: None,
             followed: View::default(),
             snapshotting: false,
+            installing: false,
             snapshot_retry: None,
             relief_at: 0,
             relieved: OpNumber(0),
@@ -179,9 +180,11 @@ fn format_if_new(options: &Options) -> Result<(), Error> {
     if holds_replica(&options.directory) {
         return Ok(());
     }
-    let (group, trust) = match options.birth {
-        Birth::Bootstrap(group) => (group, Trust::New),
-        Birth::Join => (find_group(options)?, Trust::Lost),
+    // The lives of the disk whose place this one takes were counted by ones, from zero or from an
+    // earlier replacement's time: the present time in seconds is above them all.
+    let (group, trust, lives) = match options.birth {
+        Birth::Bootstrap(group) => (group, Trust::New, 0),
+        Birth::Join => (find_group(options)?, Trust::Lost, clock::now().unix_ms / 1000),
     };
     let format = Format {
         group,
@@ -189,6 +192,7 @@ fn format_if_new(options: &Options) -> Result<(), Error> {
         replicas: options.peers.len() as u8,
         durability: options.durability,
         trust,
+        incarnation: Incarnation(lives),
     };
     Ok(Directory::create(&options.directory, &format)?)
 }

@@ -92,13 +92,26 @@ fn a_lost_disk_is_replaced_from_the_others() {
     for number in 0..1000 {
         assert_eq!(client.call(&format!("SET key{number} {number:0200}")), ok());
     }
+    // The old disk has had several lives, and clients of its own.
+    for _ in 0..2 {
+        group.kill(2);
+        group.spawn(2, false);
+        group.wait_until_served(2);
+    }
+    for count in 1..=3 {
+        assert_eq!(group.client(2).call("INCR n"), Value::Integer(count));
+    }
     group.kill(2);
     std::fs::remove_dir_all(group.dir(2)).expect("removed");
     group.spawn(2, false);
     group.wait_until_served(2);
+    // Requests of the new life are not taken for those of the old one.
+    for count in 4..=6 {
+        assert_eq!(group.client(2).call("INCR n"), Value::Integer(count));
+    }
     let commit = group.status(0, "commit_number");
     group.wait_for(2, "commit_number", &commit);
-    group.wait_for(2, "keys", &json!(1000));
+    group.wait_for(2, "keys", &json!(1001));
     // It counts for a quorum.
     group.kill(1);
     assert_eq!(group.client(2).call("GET key7"), bulk(&format!("{:0200}", 7)));

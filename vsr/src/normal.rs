@@ -111,6 +111,9 @@ impl Replica {
             self.acknowledge_round(round, out);
             return;
         }
+        if self.disk_lags() {
+            return; // it comes back by catch-up, and memory stays bounded
+        }
         if entry.previous != self.log.last() || self.installing() {
             self.start_catch_up(now, from, view, out);
             return;
@@ -125,6 +128,11 @@ impl Replica {
         if !self.sync() || round > self.reads.newest() {
             self.acknowledge_round(round, out);
         }
+    }
+
+    /// Whether the disk is so far behind that more entries would only fill the memory.
+    pub(crate) fn disk_lags(&self) -> bool {
+        self.stores.backlog() > self.config.limits.log_bytes
     }
 
     /// Whether a message of `view`'s primary may be handled in it; answers a stale one, and starts

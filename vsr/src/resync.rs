@@ -119,7 +119,7 @@ impl Replica {
     ) {
         let asked = self.catch_up.as_ref().is_some_and(|catch_up| catch_up.view == view);
         let stale = view < self.view && self.recovery.is_none();
-        if !asked || stale || self.installing() || self.leading {
+        if !asked || stale || self.installing() || self.leading || self.disk_lags() {
             return;
         }
         let (end, empty) = (entries.last().map_or(last, |e| e.viewstamp), entries.is_empty());

@@ -19,6 +19,7 @@ struct Outstanding {
     /// The log's last viewstamp on disk once the batch is stored.
     disk: Viewstamp,
     view: View,
+    bytes: usize,
 }
 
 /// The state of the disk.
@@ -59,6 +60,11 @@ impl Stores {
     /// Whether the disk owes an answer since before `since`, in [`Now::micros`].
     pub(crate) fn stalled(&self, since: u64) -> bool {
         self.outstanding.front().is_some_and(|batch| batch.issued_at < since)
+    }
+
+    /// Bytes of entries that the disk has not stored yet.
+    pub(crate) fn backlog(&self) -> usize {
+        self.outstanding.iter().map(|batch| batch.bytes).sum()
     }
 
     /// Whether everything handed to the disk is stored.
@@ -115,6 +121,7 @@ impl Replica {
             issued_at: now.micros,
             disk,
             view: view.unwrap_or(newest),
+            bytes: change.append.iter().map(|entry| entry.size()).sum(),
         });
         out.push(Output::Store(StoreBatch {
             number: self.stores.last,

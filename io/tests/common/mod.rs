@@ -44,7 +44,8 @@ impl Drop for Scratch {
 pub const SMALL: Settings = Settings { segment_bytes: 4096, syncing: Syncing::On };
 
 pub fn format(durability: Durability, trust: Trust) -> Format {
-    Format { group: GroupId(77), replica: ReplicaId(1), replicas: 3, durability, trust }
+    let (group, replica, incarnation) = (GroupId(77), ReplicaId(1), Incarnation(0));
+    Format { group, replica, replicas: 3, durability, trust, incarnation }
 }
 
 pub fn create(path: &Path) {

@@ -71,7 +71,7 @@ impl Redis {
         if state.multi.take().is_none() {
             state.answer(desk, |out| write::error(out, "ERR DISCARD without MULTI"));
         } else {
-            state.watches.clear();
+            state.unwatch();
             state.answer(desk, write::ok);
         }
         Taken::Yes
@@ -86,7 +86,10 @@ impl Redis {
         if !state.watching.is_empty() {
             return Taken::No;
         }
-        let refusal = if multi.spoiled {
+        let too_long = state.watched_bytes + multi.commands.len() > self.bounds.command_bytes;
+        let refusal = if too_long {
+            Some("ERR the transaction is too long")
+        } else if multi.spoiled {
             Some("EXECABORT Transaction discarded because of previous errors.")
         } else if multi.grows && desk.status().disk_full {
             Some(DISK_FULL)
@@ -96,7 +99,7 @@ impl Redis {
         let nothing = multi.count == 0 && state.watches.is_empty();
         if refusal.is_some() || nothing {
             state.multi = None;
-            state.watches.clear();
+            state.unwatch();
             state.answer(desk, |out| match refusal {
                 Some(text) => write::error(out, text),
                 None => write::array(out, 0),
@@ -118,7 +121,7 @@ impl Redis {
             return Taken::No;
         }
         state.multi = None;
-        state.watches.clear();
+        state.unwatch();
         Taken::Yes
     }
 
@@ -133,9 +136,15 @@ impl Redis {
             return Taken::Yes;
         }
         let keys: Vec<&[u8]> = command.iter().skip(1).collect();
+        let bytes: usize = keys.iter().map(|key| key.len() + 16).sum();
+        if state.watched_bytes + bytes > self.bounds.command_bytes {
+            state.answer(desk, |out| write::error(out, "ERR too many keys are watched"));
+            return Taken::Yes;
+        }
         if !desk.read(WATCH, |body| kv::request::push_versions(body, &keys)) {
             return Taken::No;
         }
+        state.watched_bytes += bytes;
         state.watching.push_back(keys.into_iter().map(<[u8]>::to_vec).collect());
         Taken::Yes
     }
@@ -144,7 +153,7 @@ impl Redis {
         if !state.watching.is_empty() {
             return Taken::No;
         }
-        state.watches.clear();
+        state.unwatch();
         state.answer(desk, write::ok);
         Taken::Yes
     }

@@ -1,6 +1,6 @@
 //! What is kept for a connection.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use kv::Store;
 use node::{ConnectionId, Desk};
@@ -31,9 +31,11 @@ pub(super) struct State {
     pub muted: Muted,
     pub multi: Option<Multi>,
     /// Watched keys with the versions they had.
-    pub watches: Vec<(Vec<u8>, u64)>,
+    pub watches: HashMap<Vec<u8>, u64>,
     /// Keys of each WATCH that is not answered.
     pub watching: VecDeque<Vec<Vec<u8>>>,
+    /// Bytes of all these keys, as a transaction carries them.
+    pub watched_bytes: usize,
 }
 
 /// A transaction that is being put together.
@@ -58,8 +60,9 @@ impl Session {
             protocol: Protocol::V2,
             muted: Muted::No,
             multi: None,
-            watches: Vec::new(),
+            watches: HashMap::new(),
             watching: VecDeque::new(),
+            watched_bytes: 0,
         };
         Session { parser: Parser::new(limits), state }
     }
@@ -95,7 +98,13 @@ impl State {
         self.protocol = Protocol::V2;
         self.muted = Muted::No;
         self.multi = None;
+        self.unwatch();
+    }
+
+    /// Forgets the watched keys. No WATCH may be unanswered.
+    pub fn unwatch(&mut self) {
         self.watches.clear();
+        self.watched_bytes = 0;
     }
 
     /// A WATCH is answered.
@@ -103,9 +112,7 @@ impl State {
         let keys = self.watching.pop_front().unwrap_or_default();
         // A key that is watched already keeps its first version, as in Redis.
         for (key, version) in keys.into_iter().zip(versions) {
-            if !self.watches.iter().any(|(watched, _)| *watched == key) {
-                self.watches.push((key, version));
-            }
+            self.watches.entry(key).or_insert(version);
         }
         write::ok(out);
     }
