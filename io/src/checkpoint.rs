@@ -227,7 +227,8 @@ impl CheckpointWriter {
         self.unsynced = 0;
         let result = self.out.flush().map_err(|e| Error::os("write", &self.path, e));
         full(self.directory.folder(), result)?;
-        self.directory.folder().syncing().data(self.out.get_ref(), &self.path)
+        let result = self.directory.folder().syncing().data(self.out.get_ref(), &self.path);
+        full(self.directory.folder(), result)
     }
 }
 

@@ -208,7 +208,10 @@ impl<S> Client<S> {
             None => false,
             Some(Stall::Reads) => self.answers.unanswered_reads == 0,
             Some(Stall::Full) => !full,
-            Some(Stall::Face) => true,
+            // Which of the answers the face waits for is its own affair.
+            Some(Stall::Face) => {
+                self.answers.unanswered_reads + self.answers.unanswered_writes == 0
+            }
             Some(Stall::Output) => !self.answers.overloaded(),
         }
     }

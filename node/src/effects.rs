@@ -96,7 +96,7 @@ impl<F: Face> Node<F> {
                 }
                 Err(_) => false,
             },
-            Kind::Hello | Kind::Admin | Kind::AdminReply => false,
+            Kind::Hello => false,
         };
         self.gateway.counters.nonsense += u64::from(!sense);
     }

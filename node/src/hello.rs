@@ -13,7 +13,7 @@ use wire::{Frame, FrameReader, Header, Kind, NO_REPLICA, encode_frame};
 use crate::dial::connect;
 
 /// The longest hello, in bytes.
-const LIMIT: usize = 1024;
+pub(crate) const LIMIT: usize = 1024;
 const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Who a replica says it is.

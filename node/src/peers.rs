@@ -11,11 +11,12 @@ use std::time::Duration;
 use smr::{Identity, ReplicaId, To};
 use wire::{Frame, FrameReader, Header, Kind, MAX_PAYLOAD, NO_REPLICA, encode_frame};
 
-use crate::dial::{Dialed, Dialer};
+use crate::clock;
+use crate::dial::{Dialed, Dialer, notice_death};
 use crate::event::Event;
 use crate::face::{Counters, PeerStatus};
-use crate::hello::Hello;
-use crate::poll::{Interest, Poll, Token};
+use crate::hello::{self, Hello};
+use crate::poll::{Door, Interest, Poll, Token};
 use crate::slab::Slab;
 
 /// Frames for a peer are dropped while this many bytes wait to be sent to it.
@@ -24,6 +25,10 @@ const QUEUE_BYTES: usize = 64 << 20;
 const KEEP_BYTES: usize = 1 << 20;
 /// Reads of one connection in one turn, 64 KiB or more each.
 const READS_A_TURN: usize = 8;
+/// Accepted connections that have not said who they are: at most so many, and for so long, in
+/// microseconds.
+const MAX_STRANGERS: usize = 16;
+const STRANGER_PATIENCE: u64 = 3_000_000;
 /// Pauses before a connection is dialed again: when it broke, and when the peer would not have us.
 const AFTER_LOSS: Duration = Duration::from_millis(1);
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
@@ -51,6 +56,8 @@ struct Inbound {
     stream: TcpStream,
     reader: FrameReader,
     from: Option<Identity>,
+    /// When it was accepted, in [`smr::Now::micros`].
+    since: u64,
 }
 
 /// All connections to and from peers.
@@ -58,7 +65,7 @@ pub(crate) struct Peers {
     hello: Hello,
     links: Vec<Option<Link>>,
     inbound: Slab<Inbound>,
-    listener: TcpListener,
+    door: Door,
     dialed: Receiver<Dialed>,
     shared: Vec<u8>,
     pub events: Vec<Event>,
@@ -99,7 +106,8 @@ impl Peers {
             }));
         }
         let (inbound, shared, events) = (Slab::default(), Vec::new(), Vec::new());
-        Ok(Peers { hello, links, inbound, listener, dialed, shared, events })
+        let door = Door::new(listener, Token::Peers);
+        Ok(Peers { hello, links, inbound, door, dialed, shared, events })
     }
 
     fn header(&self, kind: Kind) -> Header {
@@ -146,8 +154,10 @@ impl Peers {
         }
     }
 
-    /// Sends what is queued.
+    /// Sends what is queued, and closes the connections of strangers that stay strangers.
     pub fn flush(&mut self, poll: &Poll) {
+        self.door.reopen(poll);
+        self.dismiss();
         for link in self.links.iter_mut().flatten() {
             if link.sent == link.queue.len() && !link.interest.write {
                 continue;
@@ -170,20 +180,56 @@ impl Peers {
 
     /// Peers that connect.
     pub fn accept(&mut self, poll: &Poll) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if ready.is_err() {
+        while let Some((stream, _)) = self.door.accept(poll) {
+            if notice_death(&stream).is_err() {
                 continue;
+            }
+            // The oldest goes: a peer greets at once, so those that stay are no peers.
+            if self.strangers().count() >= MAX_STRANGERS
+                && let Some((oldest, _)) = self.strangers().min_by_key(|(_, inbound)| inbound.since)
+            {
+                self.inbound.remove(oldest);
             }
             let place = self.inbound.insert(|_, _| Inbound {
                 stream,
-                reader: FrameReader::new(MAX_PAYLOAD),
+                reader: FrameReader::new(hello::LIMIT),
                 from: None,
+                since: clock::now().micros,
             });
             let added = self.inbound.get_mut(place).expect("just inserted");
             if poll.add(&added.stream, Token::Inbound(place), Interest::READ).is_err() {
                 self.inbound.remove(place);
             }
+        }
+    }
+
+    fn strangers(&self) -> impl Iterator<Item = (u32, &Inbound)> {
+        self.inbound.iter().filter(|(_, inbound)| inbound.from.is_none())
+    }
+
+    fn dismiss(&mut self) {
+        let Some((place, oldest)) = self.strangers().min_by_key(|(_, inbound)| inbound.since)
+        else {
+            return;
+        };
+        if oldest.since + STRANGER_PATIENCE <= clock::now().micros {
+            self.inbound.remove(place);
+        }
+    }
+
+    /// Closes the connections that the peer behind `place` had before, in this life or an earlier
+    /// one: it sends on its newest alone.
+    fn succeed(&mut self, place: u32, peer: Identity) {
+        let earlier = |inbound: &Inbound| {
+            inbound.from.is_some_and(|from| {
+                from.replica == peer.replica && from.incarnation <= peer.incarnation
+            })
+        };
+        let others = self.inbound.iter().filter(|&(other, _)| other != place);
+        let earlier: Vec<u32> =
+            others.filter(|(_, inbound)| earlier(inbound)).map(|(other, _)| other).collect();
+        for other in earlier {
+            self.inbound.remove(other);
         }
     }
 
@@ -204,8 +250,14 @@ impl Peers {
     /// An accepted connection is ready: appends what has arrived to `frames`.
     pub fn on_inbound(&mut self, place: u32, frames: &mut Vec<Frame>, counters: &mut Counters) {
         let Some(inbound) = self.inbound.get_mut(place) else { return };
+        let known = inbound.from.is_some();
         match inbound.read(&self.hello, frames) {
-            Ok(true) => return,
+            Ok(true) => {
+                if let (false, Some(peer)) = (known, inbound.from) {
+                    self.succeed(place, peer);
+                }
+                return;
+            }
             Ok(false) => {}
             Err(why) => {
                 counters.refused_peers += 1;
@@ -238,7 +290,7 @@ impl Link {
         self.interest = Interest::READ;
         poll.add(&stream, Token::Outbound(self.replica.0.into()), self.interest)?;
         self.stream = Some(stream);
-        self.reader = FrameReader::new(1 << 10);
+        self.reader = FrameReader::new(hello::LIMIT);
         self.welcome = false;
         self.queue.clear();
         self.sent = 0;
@@ -365,6 +417,7 @@ impl Inbound {
             return Err(format!("another replica says that it is {}", own.identity.replica.0));
         }
         self.from = Some(hello.identity);
+        self.reader.set_limit(MAX_PAYLOAD);
         Ok(sent)
     }
 }

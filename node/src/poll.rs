@@ -1,11 +1,14 @@
 //! Waiting for sockets, and waking the loop from other threads.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+use crate::clock;
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,7 @@ pub(crate) struct Interest {
 }
 
 impl Interest {
+    pub const NOTHING: Interest = Interest { read: false, write: false };
     pub const READ: Interest = Interest { read: true, write: false };
 
     fn flags(self) -> EventFlags {
@@ -133,6 +137,62 @@ impl Poll {
             ready.push(Ready { token, read, write: broken || flags.contains(EventFlags::OUT) });
         }
         Ok(())
+    }
+}
+
+/// A listener that the poll watches. Without a file descriptor for it a connection stays where it
+/// is and its listener ready, so the listener is left alone for a while then: the loop would spin.
+pub(crate) struct Door {
+    listener: TcpListener,
+    token: Token,
+    /// Until when it is left alone, in [`smr::Now::micros`].
+    rest: Option<u64>,
+}
+
+/// How long a listener that cannot accept is left alone, in microseconds.
+const REST: u64 = 100_000;
+
+impl Door {
+    /// `listener` does not block and is in the poll under `token`.
+    pub fn new(listener: TcpListener, token: Token) -> Door {
+        Door { listener, token, rest: None }
+    }
+
+    /// The next connection, which does not block either.
+    pub fn accept(&mut self, poll: &Poll) -> Option<(TcpStream, SocketAddr)> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    let ready =
+                        stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+                    if ready.is_ok() {
+                        return Some((stream, from));
+                    }
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return None,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        self.turn(poll, Interest::NOTHING);
+                        self.rest = Some(clock::now().micros + REST);
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Ends the rest once it is over.
+    pub fn reopen(&mut self, poll: &Poll) {
+        if self.rest.is_some_and(|end| end <= clock::now().micros) {
+            self.rest = None;
+            self.turn(poll, Interest::READ);
+        }
+    }
+
+    fn turn(&self, poll: &Poll, interest: Interest) {
+        // It is registered: only a kernel without memory refuses, and then nothing else works.
+        let _ = poll.change(&self.listener, self.token, interest);
     }
 }
 

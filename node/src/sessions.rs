@@ -8,7 +8,7 @@ use smr::{Now, StateMachine};
 use crate::client::{Answers, Arrival, Client, Stall};
 use crate::face::{ConnectionId, Desk, Face, Order, Status, Step};
 use crate::gateway::{End, Finished, Gateway, Lane};
-use crate::poll::{Interest, Poll, Ready, Token};
+use crate::poll::{Door, Interest, Poll, Ready, Token};
 use crate::slab::Slab;
 
 /// Bytes read from one connection in one turn, unless a command needs more.
@@ -18,7 +18,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Sessions<F: Face> {
     pub face: F,
     clients: Slab<Client<F::Session>>,
-    listener: Option<TcpListener>,
+    door: Option<Door>,
     max_clients: usize,
     output_hard: usize,
     last_id: u64,
@@ -41,7 +41,7 @@ impl<F: Face> Sessions<F> {
         Sessions {
             face,
             clients: Slab::default(),
-            listener: Some(listener),
+            door: Some(Door::new(listener, Token::Clients)),
             max_clients,
             output_hard,
             last_id: 0,
@@ -58,21 +58,18 @@ impl<F: Face> Sessions<F> {
 
     /// Takes no more connections.
     pub fn stop_accepting(&mut self) {
-        self.listener = None;
+        self.door = None;
     }
 
     /// Clients that connect.
     pub fn accept(&mut self, poll: &Poll, gateway: &mut Gateway, now: Now) {
-        while let Some(Ok((mut stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+        while let Some((mut stream, from)) = self.door.as_mut().and_then(|door| door.accept(poll)) {
             if self.clients.len() >= self.max_clients {
                 let mut text = Vec::new();
                 self.face.reject(&mut text);
                 // If it does not fit into an empty socket buffer, the client is gone.
                 let _ = stream.write(&text);
                 gateway.counters.rejected += 1;
-                continue;
-            }
-            if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
                 continue;
             }
             gateway.counters.accepted += 1;
@@ -241,6 +238,9 @@ impl<F: Face> Sessions<F> {
 
     /// Sends answers, closes what is done, and waits for what is to be waited for.
     pub fn flush(&mut self, poll: &Poll) {
+        if let Some(door) = &mut self.door {
+            door.reopen(poll);
+        }
         let mut dirty = std::mem::take(&mut self.dirty);
         for place in dirty.drain(..) {
             let Some(client) = self.clients.get_mut(place) else { continue };
@@ -264,11 +264,8 @@ impl<F: Face> Sessions<F> {
     /// Whether a connection has commands that could be taken at once.
     pub fn resumable(&self, gateway: &Gateway) -> bool {
         let full = gateway.full();
-        self.stalled.iter().any(|&place| {
-            self.clients.get(place).is_some_and(|client| {
-                client.answers.stall != Some(Stall::Face) && client.may_resume(full)
-            })
-        })
+        let mut stalled = self.stalled.iter().filter_map(|&place| self.clients.get(place));
+        stalled.any(|client| client.may_resume(full))
     }
 
     /// Closes a connection without further words.

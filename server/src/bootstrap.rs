@@ -12,48 +12,22 @@ use crate::link::Link;
 
 const PATIENCE: Duration = Duration::from_millis(1000);
 const READY: Duration = Duration::from_secs(10);
+/// What to do when some have started over and others not.
+const AGAIN: &str = "once every replica answers in `lockstep status`, run this again: the rest \
+                     joins the group of those that have started over";
 
 pub fn bootstrap(flags: &Bootstrap) -> Result<()> {
     ensure!(flags.accept_loss, "--accept-loss must be given: what the group held is lost");
     let members = group::ask(&flags.host, flags.port)?;
     let waits = |member: &&Member| matches!(member.text("role"), "state-lost" | "recovering");
     let lost: Vec<&Member> = members.iter().filter(waits).collect();
-    let serving = members.iter().find(|member| matches!(member.text("role"), "primary" | "backup"));
-    let group = match serving {
-        // The others have started over already: what waits joins them.
-        Some(serving) => {
-            let group = serving.text("group");
-            let elsewhere = lost.iter().any(|member| member.text("group") != group);
-            ensure!(
-                elsewhere,
-                "the state is not lost: replica {} is {}; nothing was done",
-                serving.id,
-                serving.text("role")
-            );
-            group.to_owned()
-        }
-        None => {
-            let sure = lost.iter().any(|member| member.text("role") == "state-lost");
-            ensure!(
-                sure,
-                "no replica says that the state is lost: start the missing replicas first; \
-                 nothing was done"
-            );
-            let answering = members.iter().filter(|member| member.status.is_some()).count();
-            ensure!(
-                answering > members.len() / 2,
-                "only {answering} of {} replicas answer: start the others first; nothing was done",
-                members.len()
-            );
-            new_group()
-        }
-    };
+    let group = choose_group(&members, &lost)?;
     for member in &lost {
         let reply = Link::connect(&member.resp, PATIENCE)
             .and_then(|mut link| link.call(&["LOCKSTEP.STARTOVER", &group]))
-            .with_context(|| format!("replica {} at {}", member.id, member.resp))?;
+            .with_context(|| format!("replica {} at {}: {AGAIN}", member.id, member.resp))?;
         if let resp::Value::Error(text) = reply {
-            bail!("replica {}: {}", member.id, String::from_utf8_lossy(&text));
+            bail!("replica {}: {}; {AGAIN}", member.id, String::from_utf8_lossy(&text));
         }
         println!("replica {} starts over, empty, in group {group}", member.id);
     }
@@ -63,7 +37,59 @@ pub fn bootstrap(flags: &Bootstrap) -> Result<()> {
             member.id
         );
     }
+    let astray = members
+        .iter()
+        .filter(|member| member.text("role") == "view-change" && member.text("group") != group);
+    for member in astray {
+        println!(
+            "replica {} waits in another group, {}: stop it, remove its data directory and start \
+             it again without --bootstrap",
+            member.id,
+            member.text("group")
+        );
+    }
     wait_until_served(&lost)
+}
+
+/// The group in which those that wait start over.
+fn choose_group(members: &[Member], lost: &[&Member]) -> Result<String> {
+    let serving = members.iter().find(|member| matches!(member.text("role"), "primary" | "backup"));
+    if let Some(serving) = serving {
+        // The others have started over already: what waits joins them.
+        let group = serving.text("group");
+        let elsewhere = lost.iter().any(|member| member.text("group") != group);
+        ensure!(
+            elsewhere,
+            "the state is not lost: replica {} is {}; nothing was done",
+            serving.id,
+            serving.text("role")
+        );
+        return Ok(group.to_owned());
+    }
+    // Some have started over already and are too few to serve: they would wait for ever in their
+    // group if the rest made another one.
+    let started = members.iter().find(|member| {
+        let group = member.text("group");
+        member.text("role") == "view-change"
+            && !lost.is_empty()
+            && lost.iter().all(|member| member.text("group") != group)
+    });
+    if let Some(started) = started {
+        return Ok(started.text("group").to_owned());
+    }
+    let sure = lost.iter().any(|member| member.text("role") == "state-lost");
+    ensure!(
+        sure,
+        "no replica says that the state is lost: start the missing replicas first; nothing was \
+         done"
+    );
+    let answering = members.iter().filter(|member| member.status.is_some()).count();
+    ensure!(
+        answering > members.len() / 2,
+        "only {answering} of {} replicas answer: start the others first; nothing was done",
+        members.len()
+    );
+    Ok(new_group())
 }
 
 /// A read through every replica.

@@ -1,5 +1,6 @@
 //! `lockstep serve`: one replica, from flags and a file.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,6 +17,9 @@ use crate::redis::{Bounds, Redis};
 
 /// The longest command that still fits into a frame with all that goes around it.
 const MAX_COMMAND_BYTES: usize = 60 << 20;
+/// File descriptors that clients leave to files and peers: without one for the next segment of the
+/// log the replica could not go on.
+const RESERVED_FILES: u64 = 64;
 
 /// The file's settings. Flags go before them.
 #[derive(Default, Deserialize)]
@@ -47,15 +51,16 @@ pub fn serve(flags: Serve) -> Result<()> {
         None => File::default(),
     };
     let max_clients = flags.max_clients.or(file.max_clients).unwrap_or(10_000);
+    let max_clients = fit_clients(max_clients, raise_file_limit());
     let command_bytes = flags.max_command_bytes.or(file.max_command_bytes).unwrap_or(32 << 20);
     ensure!(
         (1024..=MAX_COMMAND_BYTES).contains(&command_bytes),
         "max_command_bytes must be between 1024 and {MAX_COMMAND_BYTES}"
     );
-    let bounds = Bounds { command_bytes, max_clients };
     let mut options = options(flags, file)?;
+    let durable = options.durability == smr::Durability::Sync;
+    let bounds = Bounds { command_bytes, max_clients, durable };
     options.max_clients = max_clients;
-    raise_file_limit();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -175,18 +180,48 @@ fn group_of(peers: &[String]) -> GroupId {
     GroupId(hash.max(1))
 }
 
-/// Removes what a data directory holds.
+/// Removes what a data directory holds. Wherever a crash interrupts it, the directory can be started
+/// from: the log goes at once and the identity last, and an identity without a log is a replica
+/// that has lost its disk and recovers.
 fn empty(directory: &Path) -> Result<()> {
+    const ASIDE: &str = "log.aside";
+    let aside = directory.join(ASIDE);
+    remove(&aside)?;
+    let log = directory.join("log");
+    if log.exists() {
+        std::fs::rename(&log, &aside)
+            .with_context(|| format!("cannot rename {}", log.display()))?;
+    }
+    sync(directory)?;
     let entries = std::fs::read_dir(directory);
     for entry in entries.with_context(|| format!("cannot read {}", directory.display()))? {
-        let path = entry?.path();
-        let removed = match path.is_dir() {
-            true => std::fs::remove_dir_all(&path),
-            false => std::fs::remove_file(&path),
-        };
-        removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        let entry = entry?;
+        if entry.file_name() != "identity" {
+            remove(&entry.path())?;
+        }
     }
-    Ok(())
+    sync(directory)?;
+    remove(&directory.join("identity"))?;
+    sync(directory)
+}
+
+/// Removes a file or a directory, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    let removed = match path.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false => std::fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {}", path.display())),
+    }
+}
+
+/// Makes what happened to a directory's names survive a loss of power.
+fn sync(directory: &Path) -> Result<()> {
+    std::fs::File::open(directory)
+        .and_then(|opened| opened.sync_all())
+        .with_context(|| format!("cannot sync {}", directory.display()))
 }
 
 /// Makes the kernel end this process when its parent ends.
@@ -199,11 +234,24 @@ fn die_with(parent: i32) -> Result<()> {
     Ok(())
 }
 
-/// Connections need file descriptors: takes as many as the system allows.
-fn raise_file_limit() {
+/// Connections need file descriptors: takes as many as the system allows. Returns how many.
+fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Fewer only mean fewer clients.
     let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many of `wanted` clients there are file descriptors for, of which the process has `files`.
+fn fit_clients(wanted: usize, files: u64) -> usize {
+    let room = usize::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX).max(1);
+    if wanted > room {
+        eprintln!(
+            "the system allows {files} open files: at most {room} clients are taken, not {wanted} \
+             (raise the hard limit, as with ulimit -Hn)"
+        );
+    }
+    wanted.min(room)
 }

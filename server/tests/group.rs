@@ -109,8 +109,6 @@ fn a_lost_disk_is_replaced_from_the_others() {
     for count in 4..=6 {
         assert_eq!(group.client(2).call("INCR n"), Value::Integer(count));
     }
-    let commit = group.status(0, "commit_number");
-    group.wait_for(2, "commit_number", &commit);
     group.wait_for(2, "keys", &json!(1001));
     // It counts for a quorum.
     group.kill(1);
@@ -147,6 +145,48 @@ fn memory_survives_f_crashes_and_says_so_when_more_have_crashed() {
     assert_eq!(client.call("GET key"), Value::Null);
     assert_eq!(client.call("SET key again"), ok());
     assert_eq!(group.client(2).call("GET key"), bulk("again"));
+}
+
+#[test]
+fn a_new_group_that_only_some_were_told_of_takes_in_the_rest() {
+    let mut group = Group::start(3, "memory", &[]);
+    for id in 0..3 {
+        group.kill(id);
+    }
+    for id in 0..3 {
+        group.spawn(id, false);
+    }
+    for id in 0..3 {
+        group.wait_for(id, "role", &json!("state-lost"));
+    }
+    assert_eq!(group.client(1).call("LOCKSTEP.STARTOVER abc"), ok());
+    group.wait_for(1, "role", &json!("view-change"));
+    let port = group.ports[0].to_string();
+    let done = support::run(&["bootstrap", "--accept-loss", "--port", &port]);
+    assert!(done.status.success(), "{done:?}: {}", group.logs());
+    for id in 0..3 {
+        group.wait_until_served(id);
+        assert_eq!(group.status(id, "group"), json!("0000000000000abc"));
+    }
+}
+
+#[test]
+fn a_start_over_that_a_crash_has_interrupted_leaves_a_replica_that_recovers() {
+    let mut group = Group::start(3, "sync", &[]);
+    for gone in ["log", "all but the identity"] {
+        assert_eq!(group.client(0).call("SET key value"), ok());
+        group.kill(2);
+        let dir = group.dir(2);
+        std::fs::rename(dir.join("log"), dir.join("log.aside")).expect("renamed");
+        if gone != "log" {
+            std::fs::remove_dir_all(dir.join("log.aside")).expect("removed");
+            std::fs::remove_file(dir.join("lock")).expect("removed");
+        }
+        group.spawn(2, false);
+        group.wait_until_served(2);
+        assert_eq!(group.client(2).call("GET key"), bulk("value"));
+        let _ = std::fs::remove_dir_all(dir.join("log.aside"));
+    }
 }
 
 fn reply_text(reply: &Value) -> &[u8] {
@@ -226,4 +266,72 @@ fn one_replica_cannot_be_taken_for_another() {
     group.spawn(1, false);
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(group.logs().contains("is for replica id 2, not 1"), "{}", group.logs());
+}
+
+/// The time a process has computed, in seconds.
+fn computed(pid: rustix::process::Pid) -> f64 {
+    let path = format!("/proc/{}/stat", pid.as_raw_pid());
+    let text = std::fs::read_to_string(path).expect("it runs");
+    let (_, rest) = text.rsplit_once(')').expect("a name");
+    let ticks = rest.split(' ').skip(12).take(2);
+    ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
+}
+
+#[test]
+fn without_file_descriptors_clients_wait_and_the_replica_does_not_spin() {
+    use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+    let group = Group::start(1, "sync", &[]);
+    let mut client = group.client(0);
+    assert_eq!(client.call("SET key value"), ok());
+    let few = Rlimit { current: Some(30), ..getrlimit(Resource::Nofile) };
+    let pid = group.pid(0);
+    prlimit(Some(pid), Resource::Nofile, few).expect("limited");
+    let mut waiting: Vec<Client> = (0..60).map(|_| group.client(0)).collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let before = computed(pid);
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    let spent = computed(pid) - before;
+    assert!(spent < 0.5, "{spent} s");
+    assert_eq!(client.call("GET key"), bulk("value"));
+    waiting.drain(..59);
+    assert_eq!(waiting[0].call("GET key"), bulk("value"));
+}
+
+#[test]
+fn strangers_at_the_door_of_the_replicas_are_few_and_do_not_stay() {
+    use std::io::Read;
+    let mut group = Group::start(3, "memory", &[]);
+    let strangers: Vec<std::net::TcpStream> = (0..40)
+        .map(|_| std::net::TcpStream::connect(group.peer_address(0)).expect("accepted"))
+        .collect();
+    // A peer comes through.
+    group.kill(1);
+    group.spawn(1, false);
+    group.wait_until_served(1);
+    assert_eq!(group.client(0).call("SET key value"), ok());
+    for mut stranger in strangers {
+        stranger.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("set");
+        assert_eq!(stranger.read(&mut [0]).expect("the end"), 0);
+    }
+}
+
+#[test]
+fn a_transaction_behind_its_watch_waits_for_no_timer() {
+    let group = Group::start(1, "memory", &[]);
+    let mut client = group.client(0);
+    let mut times: Vec<std::time::Duration> = (0..60)
+        .map(|_| {
+            let start = std::time::Instant::now();
+            for command in [&[&b"WATCH"[..], b"key"][..], &[b"MULTI"], &[b"INCR", b"n"], &[b"EXEC"]]
+            {
+                client.send(command);
+            }
+            for _ in 0..4 {
+                client.receive().expect("a reply");
+            }
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    assert!(times[30] < std::time::Duration::from_millis(10), "{:?}", times[30]);
 }

@@ -79,8 +79,10 @@ impl Replica {
         }
         let sure = |answer: &&Answer| answer.surely_recovering;
         let lost = 1 + recovery.answers.iter().flatten().filter(sure).count();
-        let stuck = lost >= quorum && recovery.target.is_none();
-        self.role = if stuck { Role::StateLost } else { Role::Recovering };
+        // For good: none of them can ever hear from f + 1 that are not.
+        if lost >= quorum && recovery.target.is_none() {
+            self.role = Role::StateLost;
+        }
         recovery.retry_at = now.micros + retry;
         recovery.asked_at = now.micros;
         recovery.attempts.1 += 1;

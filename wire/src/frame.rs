@@ -29,10 +29,6 @@ pub enum Kind {
     Client = 3,
     /// A [`smr::Reply`].
     Reply = 4,
-    /// An operator's question or command.
-    Admin = 5,
-    /// The answer to it.
-    AdminReply = 6,
 }
 
 impl Kind {
@@ -42,8 +38,6 @@ impl Kind {
             2 => Ok(Kind::Replica),
             3 => Ok(Kind::Client),
             4 => Ok(Kind::Reply),
-            5 => Ok(Kind::Admin),
-            6 => Ok(Kind::AdminReply),
             unknown => Err(Error::Kind(unknown)),
         }
     }

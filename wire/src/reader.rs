@@ -40,6 +40,12 @@ impl FrameReader {
         }
     }
 
+    /// From now on payloads of up to `limit` bytes are taken, at most [`MAX_PAYLOAD`]. A frame whose
+    /// header has been looked at keeps the limit it had.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(MAX_PAYLOAD);
+    }
+
     /// Space to receive into, never empty. What was put there is told by [`FrameReader::received`].
     pub fn space(&mut self) -> &mut [u8] {
         let frame = self.next.map_or(0, |parsed| HEADER_BYTES + parsed.length);
@@ -109,5 +115,44 @@ impl FrameReader {
         self.filled -= total;
         self.next = None;
         Ok(Some(Frame { header: parsed.header, payload }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Header, Kind, encode_frame};
+    use smr::{GroupId, Incarnation, ReplicaId};
+
+    fn frame(length: usize) -> Vec<u8> {
+        let (group, from, incarnation) = (GroupId(1), ReplicaId(2), Incarnation(3));
+        let header = Header { kind: Kind::Hello, group, from, incarnation };
+        let mut bytes = Vec::new();
+        encode_frame(&mut bytes, &header, |out| out.resize(out.len() + length, 7)).expect("short");
+        bytes
+    }
+
+    #[test]
+    fn a_header_beyond_the_limit_reserves_nothing_until_the_limit_is_raised() {
+        let large = frame(1 << 20);
+        let mut reader = FrameReader::new(1 << 10);
+        reader.fill(&mut &large[..HEADER_BYTES]).expect("a read");
+        assert!(reader.next_frame().is_err());
+        assert!(reader.space().len() <= BLOCK);
+
+        let mut bytes = frame(1 << 10);
+        bytes.extend_from_slice(&large);
+        let (mut source, mut reader) = (&bytes[..], FrameReader::new(1 << 10));
+        reader.fill(&mut source).expect("a read");
+        let first = reader.next_frame().expect("within the limit").expect("whole");
+        assert_eq!(first.payload.len(), 1 << 10);
+        reader.set_limit(MAX_PAYLOAD);
+        let second = loop {
+            match reader.next_frame().expect("within the new limit") {
+                Some(frame) => break frame,
+                None => assert!(reader.fill(&mut source).expect("a read") > 0),
+            }
+        };
+        assert_eq!(second.payload.len(), 1 << 20);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kv::Store;
 use node::{Desk, Status};
 use resp::{Command, Protocol, write};
-use smr::Role;
+use smr::{Durability, Role};
 
 use super::local::lower;
 use super::{REDIS_VERSION, Redis};
@@ -113,7 +113,8 @@ impl Redis {
                 line("loading", &u8::from(status.report.role == Role::Recovering));
                 line("rdb_changes_since_last_save", &0);
                 line("rdb_bgsave_in_progress", &0);
-                line("aof_enabled", &1);
+                let on_disk = status.report.durability == Durability::Sync;
+                line("aof_enabled", &u8::from(on_disk));
                 line("aof_rewrite_in_progress", &0);
             }
             "stats" => {

@@ -40,6 +40,8 @@ pub struct Bounds {
     pub command_bytes: usize,
     /// The most client connections, for CONFIG GET.
     pub max_clients: usize,
+    /// Whether what is acknowledged is on disk.
+    pub durable: bool,
 }
 
 /// The face.

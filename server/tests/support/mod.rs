@@ -14,11 +14,16 @@ use resp::{ReplyParser, Value, write};
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Ports that were free a moment ago.
+/// Ports that nobody listens on. They lie below those that the kernel gives to outgoing
+/// connections, and each is handed out once, so that they are still free when a replica restarts.
 pub fn free_ports(count: usize) -> Vec<u16> {
-    let bound: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    bound.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97);
+    let ports = std::iter::repeat_with(|| {
+        let place = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        12_000 + place as u16
+    });
+    ports.filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()).take(count).collect()
 }
 
 /// A directory that goes with the test.
@@ -73,6 +78,16 @@ impl Group {
         group
     }
 
+    /// Where the other replicas reach it.
+    pub fn peer_address(&self, id: usize) -> &str {
+        self.peers.split(',').nth(id).expect("one of the group")
+    }
+
+    pub fn pid(&self, id: usize) -> rustix::process::Pid {
+        let child = self.children[id].as_ref().expect("it runs");
+        rustix::process::Pid::from_raw(child.id() as i32).expect("a pid")
+    }
+
     pub fn dir(&self, id: usize) -> PathBuf {
         self.scratch.0.join(id.to_string())
     }
@@ -122,8 +137,8 @@ impl Group {
 
     /// Stops in good order; returns whether the exit code was 0.
     pub fn terminate(&mut self, id: usize) -> bool {
+        let pid = self.pid(id);
         let mut child = self.children[id].take().expect("it runs");
-        let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a pid");
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
         child.wait().expect("waited").success()
     }
