@@ -180,9 +180,9 @@ fn group_of(peers: &[String]) -> GroupId {
     GroupId(hash.max(1))
 }
 
-/// Removes what a data directory holds. Wherever a crash interrupts it, the directory can be started
-/// from: the log goes at once and the identity last, and an identity without a log is a replica
-/// that has lost its disk and recovers.
+/// Removes what a data directory holds. Wherever a crash interrupts it, the directory can be
+/// started from: the log goes at once and the identity last, and an identity without a log is a
+/// replica that has lost its disk and recovers.
 fn empty(directory: &Path) -> Result<()> {
     const ASIDE: &str = "log.aside";
     let aside = directory.join(ASIDE);

@@ -40,8 +40,8 @@ impl FrameReader {
         }
     }
 
-    /// From now on payloads of up to `limit` bytes are taken, at most [`MAX_PAYLOAD`]. A frame whose
-    /// header has been looked at keeps the limit it had.
+    /// From now on payloads of up to `limit` bytes are taken, at most [`MAX_PAYLOAD`]. A frame
+    /// whose header has been looked at keeps the limit it had.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.min(MAX_PAYLOAD);
     }
