@@ -112,6 +112,22 @@ fn a_client_that_closes_its_sending_half_gets_its_answers() {
 }
 
 #[test]
+fn hostile_arguments_cost_little() {
+    let group = Group::start(1, "memory", &[]);
+    let mut client = group.client(0);
+    // Patterns that a naive matcher would try for years.
+    let stars = format!("CONFIG GET {}!", "*".repeat(40));
+    assert_eq!(client.call(&stars), Value::Array(vec![]));
+    // Watched keys are bounded like a command: a transaction carries them.
+    let watch = format!("WATCH {}", "x".repeat(20 << 20));
+    assert_eq!(client.call(&watch), ok());
+    let other = format!("WATCH {}", "y".repeat(20 << 20));
+    assert_eq!(client.call(&other), error("ERR too many keys are watched"));
+    assert_eq!(client.call("UNWATCH"), ok());
+    assert_eq!(client.call(&other), ok());
+}
+
+#[test]
 fn transactions_are_whole_and_watches_hold() {
     let group = Group::start(3, "memory", &[]);
     let (mut a, mut b) = (group.client(0), group.client(1));

@@ -139,6 +139,11 @@ impl Replica {
         }
     }
 
+    /// How many entries the log holds in memory.
+    pub fn log_len(&self) -> usize {
+        self.log.len()
+    }
+
     /// f + 1 of 2f + 1.
     pub(crate) fn quorum(&self) -> usize {
         usize::from(self.config.replicas) / 2 + 1
