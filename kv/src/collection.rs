@@ -116,3 +116,16 @@ pub(crate) fn check_members(members: &[&[u8]]) -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// The optional count that ends a SPOP, ZPOPMIN or ZPOPMAX.
+pub(crate) fn pop_count(args: &[&[u8]]) -> Result<Option<usize>, Error> {
+    let refused = Error::Text("ERR value is out of range, must be positive");
+    match args {
+        [] => Ok(None),
+        [count] => {
+            let count = integer(count).map_err(|_| refused.clone())?;
+            Ok(Some(usize::try_from(count).map_err(|_| refused)?))
+        }
+        _ => Err(Error::Syntax),
+    }
+}

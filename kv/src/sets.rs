@@ -4,9 +4,8 @@ use masstree::Guard;
 use resp::{parse_i64, write};
 
 use crate::call::{ReadCall, WriteCall};
-use crate::collection::{Open, check_members, get_entry, put_entry};
+use crate::collection::{Open, check_members, get_entry, pop_count, put_entry};
 use crate::error::{Error, Outcome};
-use crate::numbers::integer;
 use crate::random::Pool;
 use crate::store::Store;
 use crate::value::{Head, Kind};
@@ -112,15 +111,7 @@ pub(crate) fn smove(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 
 /// `SPOP key [count]`
 pub(crate) fn spop(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
-    let refused = Error::Text("ERR value is out of range, must be positive");
-    let count = match &args[1..] {
-        [] => None,
-        [count] => {
-            let count = integer(count).map_err(|_| refused.clone())?;
-            Some(usize::try_from(count).map_err(|_| refused)?)
-        }
-        _ => return Err(Error::Syntax),
-    };
+    let count = pop_count(&args[1..])?;
     let Some(mut set) = Set::existing(call, args[0])? else {
         match count {
             Some(_) => write::set(call.reply, call.protocol, 0),

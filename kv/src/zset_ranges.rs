@@ -6,7 +6,7 @@ use masstree::Guard;
 use resp::{Protocol, write};
 
 use crate::call::{ReadCall, WriteCall};
-use crate::collection::{PopArguments, pop_arguments};
+use crate::collection::{PopArguments, pop_arguments, pop_count};
 use crate::error::{Error, Outcome};
 use crate::lists::range;
 use crate::numbers::integer;
@@ -431,15 +431,7 @@ pub(crate) fn zremrangebylex(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcom
 }
 
 fn pop(call: &mut WriteCall<'_>, args: &[&[u8]], highest: bool) -> Outcome {
-    let refused = Error::Text("ERR value is out of range, must be positive");
-    let count = match &args[1..] {
-        [] => None,
-        [count] => {
-            let count = integer(count).map_err(|_| refused.clone())?;
-            Some(usize::try_from(count).map_err(|_| refused)?)
-        }
-        _ => return Err(Error::Syntax),
-    };
+    let count = pop_count(&args[1..])?;
     let wanted = count.unwrap_or(1);
     let found = match SortedSet::existing(call, args[0])? {
         Some(set) if wanted > 0 => pop_several(call, set, args[0], highest, wanted),

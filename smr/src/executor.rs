@@ -182,8 +182,7 @@ impl<S: StateMachine> Executor<S> {
         }
     }
 
-    /// What the client table says to a request, and whether the reply that it may hold is
-    /// committed.
+    /// What the client table says to a request. A reply that it holds may not be committed yet.
     pub fn admit(&self, client: ClientId, number: RequestNumber) -> Admission {
         self.clients.admit(client, number)
     }

@@ -259,7 +259,7 @@ impl Replica {
         }
         self.commit = through;
         if self.role != Role::Primary {
-            self.become_primary(now, out);
+            self.become_primary(now);
         }
         out.push(Output::Commit { through, reply: true });
         self.trim(now);

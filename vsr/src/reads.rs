@@ -4,10 +4,10 @@
 
 use alloc::collections::VecDeque;
 
-use smr::ReplicaId;
 use smr::contract::Output;
+use smr::{ReadNumber, ReplicaId};
 
-use crate::replica::{Out, Read, Replica, ReplicaSet};
+use crate::replica::{Out, Replica, ReplicaSet};
 
 /// The rounds under way.
 #[derive(Debug, Default)]
@@ -15,9 +15,9 @@ pub(crate) struct Reads {
     /// At a leader the newest round begun, at a backup the newest heard.
     newest: u64,
     /// Rounds that are not confirmed, each with the last read it serves.
-    under_way: VecDeque<(u64, Read)>,
+    under_way: VecDeque<(u64, ReadNumber)>,
     /// The last read that no round serves yet.
-    waiting: Option<Read>,
+    waiting: Option<ReadNumber>,
 }
 
 impl Reads {
@@ -37,7 +37,7 @@ impl Reads {
 }
 
 impl Replica {
-    pub(crate) fn on_read(&mut self, read: Read, out: &mut Out) {
+    pub(crate) fn on_read(&mut self, read: ReadNumber, out: &mut Out) {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::ReadWithoutQuorum) {
             out.push(Output::ReadReady(read));

@@ -176,10 +176,6 @@ impl Replica {
         }
     }
 
-    pub(crate) fn recovery_stored(&mut self, now: Now, out: &mut Out) {
-        self.recovery_progress(now, out);
-    }
-
     /// Ends the recovery once the target is reached and stored. True if it has ended.
     pub(crate) fn recovery_progress(&mut self, now: Now, out: &mut Out) -> bool {
         let Some(target) = self.recovery.as_ref().and_then(|recovery| recovery.target) else {

@@ -7,8 +7,8 @@ use core::convert::Infallible;
 use smr::contract::{Input, Output, Protocol, Recovered, Report, Role, To, Trust};
 use smr::rng::Rng;
 use smr::{
-    Durability, Incarnation, Log, Now, OpNumber, Outputs, ReadNumber, Refusal, ReplicaId, Request,
-    View, Viewstamp,
+    Durability, Incarnation, Log, Now, OpNumber, Outputs, Refusal, ReplicaId, Request, View,
+    Viewstamp,
 };
 
 use crate::config::Config;
@@ -432,6 +432,3 @@ impl Protocol for Replica {
         }
     }
 }
-
-/// A read's number for the rest of the crate.
-pub(crate) type Read = ReadNumber;

@@ -140,7 +140,7 @@ impl Replica {
             self.stores.view = self.stores.view.max(batch.view);
         }
         if self.recovery.is_some() {
-            self.recovery_stored(now, out);
+            self.recovery_progress(now, out);
             return;
         }
         self.election_stored(now, out);

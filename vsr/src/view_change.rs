@@ -268,7 +268,7 @@ impl Replica {
     }
 
     /// Step 7: f + 1 replicas hold the view's first entry.
-    pub(crate) fn become_primary(&mut self, now: Now, _out: &mut Out) {
+    pub(crate) fn become_primary(&mut self, now: Now) {
         assert!(self.leading && self.view_stored());
         self.role = Role::Primary;
         self.view_changed_at = now.micros;
