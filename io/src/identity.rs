@@ -56,10 +56,7 @@ impl DiskIdentity {
         bytes.extend_from_slice(&self.group.0.to_le_bytes());
         bytes.push(self.replica.0);
         bytes.push(self.replicas);
-        bytes.push(match self.durability {
-            Durability::Memory => 0,
-            Durability::Sync => 1,
-        });
+        bytes.push(self.durability as u8);
         bytes.push(u8::from(self.lost));
         bytes.extend_from_slice(&self.incarnation.0.to_le_bytes());
         bytes.extend_from_slice(&self.first_segment.to_le_bytes());
@@ -100,10 +97,8 @@ fn parse(bytes: &[u8], path: &Path) -> Result<DiskIdentity, Error> {
     if crc32c::crc32c(&bytes[..36]) != u32_at(36) {
         return Err(Error::damaged(path, 36, "its checksum is wrong"));
     }
-    let durability = match bytes[18] {
-        0 => Durability::Memory,
-        1 => Durability::Sync,
-        _ => return Err(Error::damaged(path, 18, "the durability is unknown")),
+    let Some(durability) = Durability::from_u8(bytes[18]) else {
+        return Err(Error::damaged(path, 18, "the durability is unknown"));
     };
     if bytes[17] == 0 || bytes[17] > MAX_REPLICAS || bytes[16] >= bytes[17] {
         return Err(Error::damaged(path, 16, "the replica is not one of the group"));

@@ -83,7 +83,7 @@ impl<F: Face> Node<F> {
             _ if header.group != self.status.identity.group => false,
             Kind::Replica => self.on_protocol_message(from, incarnation, payload),
             Kind::Client => match ClientMessage::decode(payload) {
-                Ok(message) if gateway_of(&message) == u32::from(from.0) => {
+                Ok(message) if message.client().gateway == u32::from(from.0) => {
                     self.on_client_message(message);
                     true
                 }
@@ -211,12 +211,12 @@ impl<F: Face> Node<F> {
     /// for which the protocol would wait until the log has grown, which it may not.
     pub(crate) fn relieve(&mut self) {
         let busy = self.snapshotting || self.installing || self.snapshot_retry.is_some();
-        let committed = self.host.executor().committed();
+        let stable = self.host.executor().stable();
         let settled = matches!(self.status.report.role, Role::Primary | Role::Backup);
-        let due = self.now.micros >= self.relief_at && committed > self.relieved;
+        let due = self.now.micros >= self.relief_at && stable > self.relieved;
         if self.status.disk_full && settled && due && !busy {
             self.relief_at = self.now.micros + SNAPSHOT_PAUSE;
-            self.relieved = committed;
+            self.relieved = stable;
             self.snapshot_again();
         }
     }
@@ -231,12 +231,5 @@ impl<F: Face> Node<F> {
     pub(crate) fn snapshot_again(&mut self) {
         let position = self.host.restore().checkpoint_begin();
         self.begin_snapshot(position);
-    }
-}
-
-fn gateway_of(message: &ClientMessage) -> u32 {
-    match message {
-        ClientMessage::Request(request) => request.client.gateway,
-        ClientMessage::Read(read) => read.client.gateway,
     }
 }

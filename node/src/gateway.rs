@@ -116,7 +116,7 @@ impl Gateway {
     pub fn new(id: ClientId, replicas: u8, timing: vsr::Timing, bounds: Bounds) -> Gateway {
         let first = ReplicaId(id.gateway as u8);
         Gateway {
-            client: vsr::Client::new(id, replicas, first, timing),
+            client: vsr::Client::new(id, replicas, first, timing, vsr::OnLoss::Report),
             bounds,
             writes: Batch::default(),
             reads: Batch::default(),
@@ -203,7 +203,7 @@ impl Gateway {
                 break;
             }
             let body = flight.body.clone();
-            let Some(number) = self.client.submit(now, body, &mut self.sends) else {
+            let Some(number) = self.client.submit(now, body, false, &mut self.sends) else {
                 self.relogged.push_front(flight);
                 break;
             };
@@ -224,7 +224,7 @@ impl Gateway {
 
     fn send_writes(&mut self, now: Now) {
         let body = Bytes::from(std::mem::take(&mut self.writes.body));
-        let Some(number) = self.client.submit(now, body.clone(), &mut self.sends) else {
+        let Some(number) = self.client.submit(now, body.clone(), false, &mut self.sends) else {
             self.writes.body = Vec::from(body);
             return;
         };
@@ -255,7 +255,7 @@ impl Gateway {
     /// Sends a request on the service's own account, one at a time.
     pub fn send_errand(&mut self, now: Now, body: Vec<u8>) {
         if self.errand.is_none() {
-            self.errand = self.client.submit(now, Bytes::from(body), &mut self.sends);
+            self.errand = self.client.submit(now, Bytes::from(body), false, &mut self.sends);
         }
     }
 
@@ -270,7 +270,7 @@ impl Gateway {
 
     /// A replica has answered.
     pub fn on_reply(&mut self, now: Now, reply: Reply) -> Option<Finished> {
-        let vsr::Finished { number, read, answer } =
+        let vsr::Finished { number, read, answer, .. } =
             self.client.on_reply(now, reply, &mut self.sends)?;
         if !read && self.errand == Some(number) {
             self.errand = None;

@@ -1,7 +1,7 @@
 //! What two processes say first on a connection, so that replicas of different groups, sizes or
 //! durabilities are never mixed up.
 //!
-//! A hello's payload: replicas u8, durability u8 (0 memory, 1 sync), then the address for clients.
+//! A hello's payload: replicas u8, durability u8 (0 memory, 1 sync, 2 lazy), then the address for clients.
 //! An empty payload comes from somebody who is no replica and only asks which group this is.
 
 use std::io::{self, Read, Write};
@@ -49,11 +49,7 @@ impl Hello {
         Some(Hello {
             identity: Identity { group, replica: from, incarnation },
             replicas: *replicas,
-            durability: match durability {
-                0 => Durability::Memory,
-                1 => Durability::Sync,
-                _ => return None,
-            },
+            durability: Durability::from_u8(*durability)?,
             clients: String::from_utf8_lossy(clients).into_owned(),
         })
     }

@@ -264,12 +264,7 @@ impl<F: Face> Node<F> {
     }
 
     pub(crate) fn on_client_message(&mut self, message: ClientMessage) {
-        match message {
-            ClientMessage::Request(request) => {
-                self.host.request(self.now, request, &mut self.effects);
-            }
-            ClientMessage::Read(read) => self.host.read(self.now, read, &mut self.effects),
-        }
+        self.host.client(self.now, message, &mut self.effects);
     }
 
     /// Does what faces have ordered.

@@ -86,7 +86,7 @@ impl<F: Face> Node<F> {
             durability: options.durability,
             clients: options.advertise.clone(),
         };
-        let space = (options.durability == Durability::Sync)
+        let space = (options.durability != Durability::Memory)
             .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
         let host = host(&options, identity, now, parts.executor);
         let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);

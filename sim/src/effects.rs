@@ -128,7 +128,7 @@ impl<P: Subject> World<P> {
             return;
         }
         match host.executor().admit(request.client, request.number) {
-            Admission::Duplicate(Some((at, _))) if at <= host.executor().committed() => {
+            Admission::Duplicate(Some((at, _))) if at.op <= host.executor().committed() => {
                 self.marks.hit("duplicate-answered");
             }
             Admission::Retired => self.marks.hit("retired"),

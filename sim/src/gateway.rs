@@ -136,7 +136,8 @@ impl<P: Subject> World<P> {
         let times = self.options.times;
         let timing = vsr::Timing { retry: times.retry, ..vsr::Timing::default() };
         let client = ClientId { gateway: gateway.id, incarnation };
-        gateway.client = Some(vsr::Client::new(client, replicas, first, timing));
+        gateway.client =
+            Some(vsr::Client::new(client, replicas, first, timing, vsr::OnLoss::Report));
         let life = gateway.life;
         self.queue.after(1, Event::GatewayIssue { gateway: index, life });
     }
@@ -196,7 +197,7 @@ impl<P: Subject> World<P> {
         let number = if read {
             client.read(now, body, &mut sends)?
         } else {
-            client.submit(now, body, &mut sends)?
+            client.submit(now, body, false, &mut sends)?
         };
         let operation = self.history.len();
         let known = self.history.iter().filter_map(|operation| operation.position).max();
@@ -280,15 +281,15 @@ impl<P: Subject> World<P> {
             return Err(format!("client: gateway {id} has an answer to nothing"));
         };
         match &finished.answer {
-            vsr::Answer::Done { position, body } => {
-                self.done(index, operation, finished.read, *position, body)
+            vsr::Answer::Done { position, body, .. } => {
+                self.done(index, operation, finished.read, position.op, body)
             }
             vsr::Answer::MustLog => {
                 // The same operation again, ordered this time.
                 let (now, mut sends) = (self.client_now(), Vec::new());
                 let body = Bytes::from(self.history[operation].command.encode());
                 let client = self.gateways[index].client.as_mut().expect("it took the reply");
-                if let Some(number) = client.submit(now, body, &mut sends) {
+                if let Some(number) = client.submit(now, body, false, &mut sends) {
                     self.gateways[index].under_way.insert((false, number), operation);
                 }
                 self.send_client(index, sends);

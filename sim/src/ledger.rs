@@ -80,7 +80,7 @@ impl Ledger {
         self.reference.execute(entry.clone());
         let answers = &mut self.answers;
         self.reference.commit(entry.viewstamp.op, |answer| {
-            answers.insert((answer.client, answer.number), (answer.position, answer.body));
+            answers.insert((answer.client, answer.number), (answer.position.op, answer.body));
         });
         self.note_values(entry);
         self.entries.push(entry.clone());
@@ -126,10 +126,10 @@ impl Ledger {
     pub(crate) fn replied(&self, reply: &Reply) -> Checked<()> {
         let Outcome::Done { position, body } = &reply.outcome else { return Ok(()) };
         match self.answers.get(&(reply.client, reply.number)) {
-            Some((at, expected)) if at == position && expected == body => Ok(()),
+            Some((at, expected)) if *at == position.op && expected == body => Ok(()),
             Some((at, _)) => Err(format!(
                 "reply: request {} of gateway {} is answered as of {}, not {}, or otherwise",
-                reply.number.0, reply.client.gateway, position.0, at.0
+                reply.number.0, reply.client.gateway, position.op.0, at.0
             )),
             None => Err(format!(
                 "reply: request {} of gateway {} is answered, but not committed",
@@ -207,8 +207,9 @@ mod tests {
             number: RequestNumber(2),
             read: false,
             view: View(1),
+            durable: Viewstamp::default(),
             outcome: Outcome::Done {
-                position: OpNumber(2),
+                position: Viewstamp::new(View(1), OpNumber(2)),
                 body: Bytes::copy_from_slice(&4_u64.to_le_bytes()),
             },
         };

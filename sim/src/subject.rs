@@ -125,6 +125,10 @@ impl<P: Protocol> Protocol for Tap<P> {
         self.protocol.view()
     }
 
+    fn durable(&self) -> Viewstamp {
+        self.protocol.durable()
+    }
+
     fn report(&self) -> Report {
         self.protocol.report()
     }
@@ -138,6 +142,7 @@ impl Subject for vsr::Replica {
             election: times.election,
             election_jitter: times.jitter,
             stall: times.stall,
+            patience: 5 * times.election,
             retry: times.retry,
         };
         let limits = vsr::Limits::tiny();

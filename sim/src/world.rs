@@ -391,20 +391,20 @@ impl<P: Subject> World<P> {
         let Ok(message) = ClientMessage::decode(bytes) else {
             return Err("codec: an encoded client message does not decode".into());
         };
-        match message {
-            ClientMessage::Request(request) => {
+        match &message {
+            ClientMessage::Request { request, .. } => {
                 self.note(|| {
                     let client = request.client;
                     format!("r{id} <- g{} request {}", client.gateway, request.number.0)
                 });
-                self.mark_request(id, &request);
-                self.step(id, |host, now, effects| host.request(now, request, effects))
+                self.mark_request(id, request);
             }
-            ClientMessage::Read(read) => {
-                self.note(|| format!("r{id} <- g{} read {}", read.client.gateway, read.number.0));
-                self.step(id, |host, now, effects| host.read(now, read, effects))
+            ClientMessage::Read { request, .. } => {
+                let (gateway, number) = (request.client.gateway, request.number.0);
+                self.note(|| format!("r{id} <- g{gateway} read {number}"));
             }
         }
+        self.step(id, |host, now, effects| host.client(now, message, effects))
     }
 }
 

@@ -1,19 +1,20 @@
 //! At most once, written once ([Mao] 4.4.2). The table is part of the replicated state: every
 //! replica decides alike, and it travels in checkpoints.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use bytes::Bytes;
 
 use crate::codec::{Malformed, Reader, Writer};
-use crate::ids::{ClientId, Incarnation, OpNumber, RequestNumber};
+use crate::ids::{ClientId, Incarnation, OpNumber, RequestNumber, Viewstamp};
 use crate::request::{MAX_OUTSTANDING, Request};
 
 /// A reply that is kept until the client has said that it has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     number: RequestNumber,
-    position: OpNumber,
+    position: Viewstamp,
     reply: Bytes,
 }
 
@@ -21,6 +22,8 @@ struct Kept {
 struct Session {
     incarnation: Incarnation,
     last: RequestNumber,
+    /// The operation that executed it.
+    used: OpNumber,
     kept: VecDeque<Kept>,
 }
 
@@ -30,7 +33,7 @@ pub enum Admission {
     /// The client's next request: execute it.
     Fresh,
     /// Executed before. The reply is there unless the client said that it had it.
-    Duplicate(Option<(OpNumber, Bytes)>),
+    Duplicate(Option<(Viewstamp, Bytes)>),
     /// An earlier request of the client has not been executed: do not execute this one.
     Gap,
     /// A newer life of the gateway is known: do not execute.
@@ -39,16 +42,18 @@ pub enum Admission {
 
 /// What it takes to undo [`ClientTable::record`].
 #[derive(Clone, Debug)]
-pub enum SessionUndo {
-    /// The request continued a session: forget the last reply.
-    Continued(ClientId),
-    /// The request opened a session in the place of what was there.
-    Opened(u32, Option<OldSession>),
+pub struct SessionUndo(Undo);
+
+#[derive(Clone, Debug)]
+enum Undo {
+    /// The request continued a session: forget its reply, and keep those again that it pruned.
+    Continued { gateway: u32, used: OpNumber, pruned: Vec<Kept> },
+    /// The request opened a session in the place of what was there, or of one long unused.
+    Opened { gateway: u32, old: Option<Box<Session>>, evicted: Option<(u32, Box<Session>)> },
 }
 
-/// A session that a newer one replaced.
-#[derive(Clone, Debug)]
-pub struct OldSession(Session);
+/// Sessions beyond this many retire those unused for longest.
+const MAX_SESSIONS: usize = 4096;
 
 /// The sessions of all gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,44 +92,54 @@ impl ClientTable {
     ///
     /// # Panics
     /// If the request was not [`Admission::Fresh`].
-    pub fn record(&mut self, request: &Request, position: OpNumber, reply: Bytes) -> SessionUndo {
+    pub fn record(&mut self, request: &Request, position: Viewstamp, reply: Bytes) -> SessionUndo {
         let Request { client, number, oldest_unanswered, .. } = *request;
         assert_eq!(self.admit(client, number), Admission::Fresh, "executed twice: {client:?}");
+        let gateway = client.gateway;
         let continues =
-            self.sessions.get(&client.gateway).is_some_and(|s| s.incarnation == client.incarnation);
-        let undo = if continues {
-            SessionUndo::Continued(client)
-        } else {
-            let opened = Session { incarnation: client.incarnation, ..Session::default() };
-            let old = self.sessions.insert(client.gateway, opened);
-            SessionUndo::Opened(client.gateway, old.map(OldSession))
-        };
-        let session = self.sessions.get_mut(&client.gateway).expect("inserted above");
+            self.sessions.get(&gateway).is_some_and(|s| s.incarnation == client.incarnation);
+        let opened = (!continues).then(|| {
+            let session = Session { incarnation: client.incarnation, ..Session::default() };
+            let old = self.sessions.insert(gateway, session).map(Box::new);
+            Undo::Opened { gateway, old, evicted: self.evict(gateway) }
+        });
+        let session = self.sessions.get_mut(&gateway).expect("inserted above");
+        let used = core::mem::replace(&mut session.used, position.op);
         session.last = number;
-        while session.kept.front().is_some_and(|kept| {
+        let done = |kept: &Kept| {
             kept.number < oldest_unanswered || kept.number.0 + MAX_OUTSTANDING <= number.0
-        }) {
-            session.kept.pop_front();
-        }
+        };
+        let pruned = session.kept.iter().take_while(|kept| done(kept)).count();
+        let pruned = session.kept.drain(..pruned).collect();
         session.kept.push_back(Kept { number, position, reply });
-        undo
+        SessionUndo(opened.unwrap_or(Undo::Continued { gateway, used, pruned }))
     }
 
-    /// Takes back the most recent record that has not been taken back. Replies that it pruned stay
-    /// pruned: the client has them.
+    /// Makes room for the session that was just opened.
+    fn evict(&mut self, opened: u32) -> Option<(u32, Box<Session>)> {
+        if self.sessions.len() <= MAX_SESSIONS {
+            return None;
+        }
+        let others = self.sessions.iter().filter(|&(&gateway, _)| gateway != opened);
+        let (&gateway, _) = others.min_by_key(|&(&gateway, session)| (session.used, gateway))?;
+        self.sessions.remove(&gateway).map(|session| (gateway, Box::new(session)))
+    }
+
+    /// Takes back the most recent record that has not been taken back.
     pub fn undo(&mut self, undo: SessionUndo) {
-        match undo {
-            SessionUndo::Continued(client) => {
-                let session = self.sessions.get_mut(&client.gateway).expect("it was continued");
-                // Gone already if a later request said that the client has it.
-                session.kept.pop_back_if(|kept| kept.number == session.last);
+        match undo.0 {
+            Undo::Continued { gateway, used, pruned } => {
+                let session = self.sessions.get_mut(&gateway).expect("it was continued");
+                let undone = session.kept.pop_back().expect("the last reply is kept");
+                assert_eq!(undone.number, session.last, "the last one first");
                 session.last = RequestNumber(session.last.0 - 1);
+                session.used = used;
+                pruned.into_iter().rev().for_each(|kept| session.kept.push_front(kept));
             }
-            SessionUndo::Opened(gateway, old) => {
+            Undo::Opened { gateway, old, evicted } => {
                 self.sessions.remove(&gateway);
-                if let Some(OldSession(session)) = old {
-                    self.sessions.insert(gateway, session);
-                }
+                self.sessions.extend(old.map(|session| (gateway, *session)));
+                self.sessions.extend(evicted.map(|(gateway, session)| (gateway, *session)));
             }
         }
     }
@@ -137,10 +152,11 @@ impl ClientTable {
             out.u32(gateway);
             out.u64(session.incarnation.0);
             out.u64(session.last.0);
+            out.u64(session.used.0);
             out.u32(session.kept.len() as u32);
             for kept in &session.kept {
                 out.u64(kept.number.0);
-                out.u64(kept.position.0);
+                out.viewstamp(kept.position);
                 out.bytes(&kept.reply);
             }
         }
@@ -152,16 +168,16 @@ impl ClientTable {
     /// If the bytes are not a table.
     pub fn decode(from: &mut Reader) -> Result<ClientTable, Malformed> {
         let mut sessions = BTreeMap::new();
-        for _ in 0..from.count(24)? {
+        for _ in 0..from.count(32)? {
             let gateway = from.u32()?;
             let incarnation = Incarnation(from.u64()?);
-            let last = from.request_number()?;
+            let (last, used) = (from.request_number()?, from.op()?);
             let mut kept = VecDeque::new();
-            for _ in 0..from.count(20)? {
-                let (number, position) = (from.request_number()?, from.op()?);
+            for _ in 0..from.count(28)? {
+                let (number, position) = (from.request_number()?, from.viewstamp()?);
                 kept.push_back(Kept { number, position, reply: from.bytes()? });
             }
-            sessions.insert(gateway, Session { incarnation, last, kept });
+            sessions.insert(gateway, Session { incarnation, last, used, kept });
         }
         Ok(ClientTable { sessions })
     }
@@ -170,6 +186,10 @@ impl ClientTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(op: u64) -> Viewstamp {
+        Viewstamp::new(crate::ids::View(256), OpNumber(op))
+    }
 
     fn request(incarnation: u64, number: u64, oldest: u64) -> Request {
         Request {
@@ -185,11 +205,11 @@ mod tests {
         let mut table = ClientTable::default();
         let client = request(1, 1, 1).client;
         assert_eq!(table.admit(client, RequestNumber(2)), Admission::Gap);
-        table.record(&request(1, 1, 1), OpNumber(5), Bytes::from_static(b"a"));
-        table.record(&request(1, 2, 1), OpNumber(6), Bytes::from_static(b"b"));
-        let kept = Some((OpNumber(5), Bytes::from_static(b"a")));
+        table.record(&request(1, 1, 1), at(5), Bytes::from_static(b"a"));
+        table.record(&request(1, 2, 1), at(6), Bytes::from_static(b"b"));
+        let kept = Some((at(5), Bytes::from_static(b"a")));
         assert_eq!(table.admit(client, RequestNumber(1)), Admission::Duplicate(kept));
-        table.record(&request(1, 3, 2), OpNumber(7), Bytes::new());
+        table.record(&request(1, 3, 2), at(7), Bytes::new());
         assert_eq!(table.admit(client, RequestNumber(1)), Admission::Duplicate(None));
         assert_eq!(table.admit(client, RequestNumber(5)), Admission::Gap);
     }
@@ -197,10 +217,41 @@ mod tests {
     #[test]
     fn a_newer_life_retires_the_older_and_undo_brings_it_back() {
         let mut table = ClientTable::default();
-        table.record(&request(1, 1, 1), OpNumber(1), Bytes::new());
+        table.record(&request(1, 1, 1), at(1), Bytes::new());
         let before = table.clone();
-        let undo = table.record(&request(2, 1, 1), OpNumber(2), Bytes::new());
+        let undo = table.record(&request(2, 1, 1), at(2), Bytes::new());
         assert_eq!(table.admit(request(1, 2, 1).client, RequestNumber(2)), Admission::Retired);
+        table.undo(undo);
+        assert_eq!(table, before);
+    }
+
+    #[test]
+    fn undo_brings_back_the_replies_that_were_pruned() {
+        let mut table = ClientTable::default();
+        table.record(&request(1, 1, 1), at(1), Bytes::from_static(b"a"));
+        table.record(&request(1, 2, 1), at(2), Bytes::from_static(b"b"));
+        let before = table.clone();
+        let undo = table.record(&request(1, 3, 3), at(3), Bytes::new());
+        table.undo(undo);
+        assert_eq!(table, before);
+    }
+
+    #[test]
+    fn the_session_unused_for_longest_makes_room_and_undo_brings_it_back() {
+        let mut table = ClientTable::default();
+        let of = |gateway: u32| {
+            let mut request = request(1, 1, 1);
+            request.client.gateway = gateway;
+            request
+        };
+        for gateway in 0..MAX_SESSIONS as u32 {
+            table.record(&of(gateway), at(100 + u64::from(gateway ^ 1)), Bytes::new());
+        }
+        let before = table.clone();
+        let undo = table.record(&of(9999), at(9999), Bytes::new());
+        assert_eq!(table.sessions.len(), MAX_SESSIONS);
+        assert_eq!(table.last(of(1).client), RequestNumber(0));
+        assert_eq!(table.last(of(0).client), RequestNumber(1));
         table.undo(undo);
         assert_eq!(table, before);
     }
@@ -208,7 +259,7 @@ mod tests {
     #[test]
     fn a_table_survives_its_bytes() {
         let mut table = ClientTable::default();
-        table.record(&request(1, 1, 1), OpNumber(1), Bytes::from_static(b"x"));
+        table.record(&request(1, 1, 1), at(1), Bytes::from_static(b"x"));
         let mut out = Vec::new();
         table.encode(&mut out);
         let mut from = Reader::new(Bytes::from(out));

@@ -140,20 +140,24 @@ pub enum Output<M, F> {
     Store(StoreBatch),
     /// Execute the next entry, so that it can be undone.
     Execute(Arc<Entry>),
-    /// Everything executed up to this number stands. The replies go to the clients if `reply`.
+    /// Everything executed up to this number is acknowledged. The replies go to the clients if
+    /// `reply`.
     Commit {
         /// The last committed operation.
         through: OpNumber,
         /// Whether this replica answers the clients.
         reply: bool,
     },
-    /// Undo every executed entry above this number.
+    /// Everything committed up to this number will never be rolled back: forget how to undo it, and
+    /// answer those who waited for that.
+    Stable(OpNumber),
+    /// Undo every executed entry above this number, none of which is stable.
     Rollback(OpNumber),
     /// All reads up to this number may be executed now: leadership was confirmed after they came.
     ReadReady(ReadNumber),
     /// Leadership is gone: what is unanswered must be asked elsewhere.
     Deposed,
-    /// Write a checkpoint of the committed state, which is at this position.
+    /// Write a checkpoint of the stable state, which is at this position.
     WriteCheckpoint(Viewstamp),
     /// Read a piece of the checkpoint on disk for a replica that fetches it.
     ReadCheckpoint {
@@ -200,6 +204,9 @@ pub trait Protocol {
 
     /// The view that replies carry.
     fn view(&self) -> View;
+
+    /// The durable point that replies carry (dp, [Mao] 4.2.2).
+    fn durable(&self) -> Viewstamp;
 
     /// For operators.
     fn report(&self) -> Report;
@@ -252,6 +259,18 @@ pub struct Report {
     pub durable: Viewstamp,
     /// The position of its newest checkpoint.
     pub checkpoint: Viewstamp,
+    /// Operations that it knows to be committed and not to be durable, in bytes of the log.
+    pub lag_bytes: usize,
+    /// The primary's wall clock when it proposed the oldest of them, in milliseconds since 1970; 0
+    /// if there are none.
+    pub lag_since: u64,
+    /// Whether it restarted and may have forgotten what it acknowledged (durability `lazy`).
+    pub forgetful: bool,
+    /// Acknowledged operations that it has rolled back since it started.
+    pub rolled_back: u64,
+    /// Elections that it won since it started and that may have cost acknowledged operations: more
+    /// than f replicas were forgetful or did not answer.
+    pub risky_elections: u64,
     /// When its view last changed, in [`Now::micros`].
     pub view_changed_at: u64,
     /// Messages dropped because they made no sense or came from a former life.

@@ -1,8 +1,9 @@
 //! Executes the log on a service: once, undoably, with the replies held until they may be sent.
 //!
-//! Invariant: `applied` holds exactly the executed entries above `committed`, oldest first, so that
-//! any of them can be undone. A reply leaves only at or below `committed`, and a checkpoint holds
-//! nothing above it.
+//! Invariants: `stable <= committed <= executed`. `applied` holds exactly the executed entries above
+//! `stable`, oldest first, so that any of them can be undone. A reply leaves only at or below
+//! `committed`, and a checkpoint holds nothing above `stable`. What lies between the two is
+//! tentative ([Mao] 4.2.1): acknowledged, and yet it may have to be undone.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -11,7 +12,8 @@ use bytes::Bytes;
 
 use crate::client_table::{Admission, ClientTable, SessionUndo};
 use crate::codec::{Reader, Writer};
-use crate::ids::{ClientId, OpNumber, RequestNumber, Viewstamp};
+use crate::ids::{ClientId, OpNumber, RequestNumber, View, Viewstamp};
+use crate::lineage::Lineage;
 use crate::log::{Content, Entry};
 use crate::machine::{BadCheckpoint, Context, ReadOutcome, StateMachine};
 
@@ -24,7 +26,7 @@ struct Executed<U> {
     state: U,
 }
 
-/// One executed entry that is not committed.
+/// One executed entry that can be undone.
 #[derive(Debug)]
 struct Applied<U> {
     entry: Arc<Entry>,
@@ -40,7 +42,7 @@ pub struct Answer {
     /// To which request.
     pub number: RequestNumber,
     /// The operation that executed it.
-    pub position: OpNumber,
+    pub position: Viewstamp,
     /// The service's answer.
     pub body: Bytes,
 }
@@ -66,14 +68,16 @@ enum Checkpoint {
 pub struct Executor<S: StateMachine> {
     machine: S,
     clients: ClientTable,
+    lineage: Lineage,
     executed: Viewstamp,
     committed: OpNumber,
+    stable: OpNumber,
     unix_ms: u64,
     applied: VecDeque<Applied<S::Undo>>,
     checkpoint: Option<Checkpoint>,
 }
 
-const CHECKPOINT_VERSION: u8 = 1;
+const CHECKPOINT_VERSION: u8 = 2;
 
 impl<S: StateMachine> Executor<S> {
     /// A service in its initial state, before the first operation.
@@ -81,8 +85,10 @@ impl<S: StateMachine> Executor<S> {
         Executor {
             machine,
             clients: ClientTable::default(),
+            lineage: Lineage::default(),
             executed: Viewstamp::default(),
             committed: OpNumber(0),
+            stable: OpNumber(0),
             unix_ms: 0,
             applied: VecDeque::new(),
             checkpoint: None,
@@ -109,6 +115,22 @@ impl<S: StateMachine> Executor<S> {
         self.committed
     }
 
+    /// The last operation that will never be undone.
+    pub fn stable(&self) -> OpNumber {
+        self.stable
+    }
+
+    /// The last executed operation of `view`, if there is one ([Mao] 4.2.3: the last viewstamp in
+    /// ev).
+    pub fn last_of(&self, view: View) -> Option<OpNumber> {
+        self.lineage.last_of(view, self.executed.op)
+    }
+
+    /// Whether this very operation was executed and stands for ever (coverage by dp, [Mao] 4.3.2).
+    pub fn covers(&self, viewstamp: Viewstamp) -> bool {
+        self.lineage.contains(viewstamp, self.stable)
+    }
+
     /// The group's time, in milliseconds since 1970.
     pub fn unix_ms(&self) -> u64 {
         self.unix_ms
@@ -123,6 +145,7 @@ impl<S: StateMachine> Executor<S> {
         let previous_unix_ms = self.unix_ms;
         let mut executed = Vec::new();
         self.executed = entry.viewstamp;
+        self.lineage.extend(entry.viewstamp);
         if let Content::Batch { unix_ms, requests } = &entry.content {
             self.unix_ms = self.unix_ms.max(*unix_ms);
             executed.reserve_exact(requests.len());
@@ -134,7 +157,8 @@ impl<S: StateMachine> Executor<S> {
                 let context = Context { position, index: index as u32, unix_ms: self.unix_ms };
                 let mut reply = Vec::new();
                 let state = self.machine.apply(context, &request.body, &mut reply);
-                let session = self.clients.record(request, position, Bytes::from(reply));
+                let reply = Bytes::from(reply);
+                let session = self.clients.record(request, entry.viewstamp, reply);
                 let (client, number) = (request.client, request.number);
                 executed.push(Executed { client, number, session, state });
             }
@@ -142,37 +166,54 @@ impl<S: StateMachine> Executor<S> {
         self.applied.push_back(Applied { entry, previous_unix_ms, requests: executed });
     }
 
-    /// Everything up to `through` stands: forgets how to undo it, and hands its answers to
-    /// `answer`.
+    /// Everything up to `through` is acknowledged: hands its answers to `answer`.
     ///
     /// # Panics
     /// If it has not been executed.
     pub fn commit(&mut self, through: OpNumber, mut answer: impl FnMut(Answer)) {
         assert!(through <= self.executed.op, "only what was executed can be committed");
-        while self.committed < through {
-            let applied = self.applied.pop_front().expect("executed and not committed");
-            self.committed = applied.entry.viewstamp.op;
-            for executed in applied.requests {
-                let Executed { client, number, .. } = executed;
-                // A reply that the client already has (it was executed in a former view, too) is
-                // pruned: there is nobody to answer.
-                if let Admission::Duplicate(Some((position, body))) =
-                    self.clients.admit(client, number)
-                {
-                    answer(Answer { client, number, position, body });
-                }
+        let (from, to) = (self.undoable(self.committed), self.undoable(through));
+        if from >= to {
+            return;
+        }
+        self.committed = through;
+        for executed in self.applied.range(from..to).flat_map(|applied| &applied.requests) {
+            let Executed { client, number, .. } = *executed;
+            // A reply that the client already has (it was executed in a former view, too) is
+            // pruned: there is nobody to answer.
+            if let Admission::Duplicate(Some((position, body))) = self.clients.admit(client, number)
+            {
+                answer(Answer { client, number, position, body });
             }
         }
     }
 
-    /// Takes back everything above `keep`.
+    /// How many of the entries that can be undone lie at or below `op`.
+    fn undoable(&self, op: OpNumber) -> usize {
+        (op.0 - self.stable.0) as usize
+    }
+
+    /// Everything up to `through` stands for ever: forgets how to undo it.
     ///
     /// # Panics
-    /// If that would take back what is committed.
+    /// If it is not committed.
+    pub fn stabilise(&mut self, through: OpNumber) {
+        assert!(through <= self.committed, "only what is acknowledged can be stable");
+        while self.stable < through {
+            let applied = self.applied.pop_front().expect("executed and not stable");
+            self.stable = applied.entry.viewstamp.op;
+        }
+        self.lineage.forget_oldest();
+    }
+
+    /// Takes back everything above `keep`, acknowledged or not.
+    ///
+    /// # Panics
+    /// If that would take back what is stable.
     pub fn rollback(&mut self, keep: OpNumber) {
-        assert!(keep >= self.committed, "what is committed stands");
+        assert!(keep >= self.stable, "what is stable stands");
         while self.executed.op > keep {
-            let applied = self.applied.pop_back().expect("executed and not committed");
+            let applied = self.applied.pop_back().expect("executed and not stable");
             for executed in applied.requests.into_iter().rev() {
                 self.machine.undo(executed.state);
                 self.clients.undo(executed.session);
@@ -180,6 +221,8 @@ impl<S: StateMachine> Executor<S> {
             self.executed = applied.entry.previous;
             self.unix_ms = applied.previous_unix_ms;
         }
+        self.lineage.truncate(keep);
+        self.committed = self.committed.min(keep);
     }
 
     /// What the client table says to a request. A reply that it holds may not be committed yet.
@@ -192,22 +235,25 @@ impl<S: StateMachine> Executor<S> {
         self.machine.read(unix_ms.max(self.unix_ms), request, reply)
     }
 
-    /// Starts a checkpoint of the committed state and returns its position. What is executed above
-    /// it is undone for a moment and done again. A checkpoint that is being written is given up.
+    /// Starts a checkpoint of the stable state and returns its position. What is executed above it
+    /// is undone for a moment and done again. A checkpoint that is being written is given up.
     pub fn checkpoint_begin(&mut self) -> Viewstamp {
         self.checkpoint_abort();
         let above: Vec<_> = self.applied.iter().map(|applied| applied.entry.clone()).collect();
-        self.rollback(self.committed);
+        let committed = self.committed;
+        self.rollback(self.stable);
         let position = self.executed;
         let mut header = Vec::new();
         let mut out = Writer::new(&mut header);
         out.u8(CHECKPOINT_VERSION);
         out.viewstamp(position);
         out.u64(self.unix_ms);
+        self.lineage.encode(&mut out);
         self.clients.encode(&mut header);
         self.machine.checkpoint_begin();
         self.checkpoint = Some(Checkpoint::Header(position, header));
         above.into_iter().for_each(|entry| self.execute(entry));
+        self.committed = committed;
         position
     }
 
@@ -244,8 +290,10 @@ impl<S: StateMachine> Executor<S> {
         self.checkpoint_abort();
         self.applied.clear();
         self.clients = ClientTable::default();
+        self.lineage = Lineage::default();
         self.executed = Viewstamp::default();
         self.committed = OpNumber(0);
+        self.stable = OpNumber(0);
         self.unix_ms = 0;
         self.machine.restore_begin();
     }
@@ -263,12 +311,16 @@ impl<S: StateMachine> Executor<S> {
             if from.u8()? != CHECKPOINT_VERSION {
                 return Err(crate::codec::Malformed);
             }
-            Ok((from.viewstamp()?, from.u64()?, ClientTable::decode(&mut from)?))
+            let (position, unix_ms) = (from.viewstamp()?, from.u64()?);
+            let lineage = Lineage::decode(&mut from)?;
+            Ok((position, unix_ms, lineage, ClientTable::decode(&mut from)?))
         };
-        let (executed, unix_ms, clients) = header().map_err(|_| BadCheckpoint)?;
+        let (executed, unix_ms, lineage, clients) = header().map_err(|_| BadCheckpoint)?;
         from.finish().map_err(|_| BadCheckpoint)?;
         self.executed = executed;
         self.committed = executed.op;
+        self.stable = executed.op;
+        self.lineage = lineage;
         self.unix_ms = unix_ms;
         self.clients = clients;
         Ok(())

@@ -1,7 +1,7 @@
 //! Joins a protocol and a service: the one place that interprets the outputs which concern
 //! execution, admission and replies. What is left for the environment are [`Effect`]s.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::contract::{CheckpointChunk, Input, InputOf, Output, Outputs, Protocol
 use crate::executor::{Answer, CheckpointStep, Executor};
 use crate::ids::{ClientId, Now, OpNumber, ReadNumber, ReplicaId, RequestNumber, View, Viewstamp};
 use crate::machine::{ReadOutcome, StateMachine};
-use crate::request::{Outcome, ReadRequest, Refusal, Reply, Request};
+use crate::request::{ClientMessage, Outcome, ReadRequest, Refusal, Reply, Request};
 
 /// What the environment must do. The order of the list matters.
 #[derive(Debug)]
@@ -52,8 +52,10 @@ struct PendingRead {
 
 /// A read that was executed above the committed state: its answer waits.
 struct HeldRead {
-    position: OpNumber,
-    reply: Reply,
+    client: ClientId,
+    number: RequestNumber,
+    position: Viewstamp,
+    body: Bytes,
 }
 
 /// One replica without its network, disk and clock.
@@ -61,8 +63,13 @@ pub struct Host<P: Protocol, S: StateMachine> {
     protocol: P,
     executor: Executor<S>,
     outputs: Outputs<P>,
+    answers: Vec<Answer>,
     pending: VecDeque<PendingRead>,
     held: VecDeque<HeldRead>,
+    /// Requests whose answers must wait until they are stable.
+    durable: BTreeSet<(ClientId, RequestNumber)>,
+    /// Committed answers to such requests, by their place in the log.
+    unstable: BTreeMap<(OpNumber, ClientId, RequestNumber), Answer>,
     last_read: ReadNumber,
     /// The last request of each client that was handed to the protocol in `accepted_in`; it may be
     /// ahead of the executor while the protocol batches.
@@ -78,8 +85,11 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
             protocol,
             executor,
             outputs: Vec::new(),
+            answers: Vec::new(),
             pending: VecDeque::new(),
             held: VecDeque::new(),
+            durable: BTreeSet::new(),
+            unstable: BTreeMap::new(),
             last_read: ReadNumber(0),
             accepted: BTreeMap::new(),
             accepted_in: View::default(),
@@ -101,40 +111,79 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         self.protocol.deadline()
     }
 
-    /// Hands an input to the protocol and appends what the environment must do. Requests and reads
-    /// come through [`Host::request`] and [`Host::read`].
+    /// Hands an input to the protocol and appends what the environment must do. What clients say
+    /// comes through [`Host::client`].
     pub fn step(&mut self, now: Now, input: InputOf<P>, effects: &mut Effects<P>) {
         self.protocol.step(now, input, &mut self.outputs);
         self.interpret(now, effects);
     }
 
-    /// A client's request has arrived.
-    pub fn request(&mut self, now: Now, request: Request, effects: &mut Effects<P>) {
+    /// A client has said something.
+    pub fn client(&mut self, now: Now, message: ClientMessage, effects: &mut Effects<P>) {
+        match message {
+            ClientMessage::Request { expected, durable, request } => {
+                self.request(now, expected, durable, request, effects);
+            }
+            ClientMessage::Read { expected, request } => {
+                self.read(now, expected, request, effects);
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        now: Now,
+        expected: View,
+        durable: bool,
+        request: Request,
+        effects: &mut Effects<P>,
+    ) {
         let (client, number) = (request.client, request.number);
-        if let Err(refusal) = self.protocol.admission() {
-            effects.push(self.refuse(client, number, false, refusal));
+        if let Err(outcome) = self.welcome(client, expected) {
+            effects.push(self.reply(client, number, false, outcome));
             return;
         }
         match self.admit(client, number) {
             Admission::Fresh => {
                 self.accepted.insert(client, number);
+                if durable {
+                    self.durable.insert((client, number));
+                }
                 self.step(now, Input::Request(request), effects);
             }
             Admission::Duplicate(Some((position, body)))
-                if position <= self.executor.committed() =>
+                if position.op <= self.executor.committed() =>
             {
-                let answer = Answer { client, number, position, body };
-                effects.push(reply_to(self.protocol.view(), answer));
+                if durable {
+                    self.durable.insert((client, number));
+                }
+                self.answer(Answer { client, number, position, body }, effects);
             }
             // It will be answered when it commits, or was answered and the client said so.
-            Admission::Duplicate(_) => {}
+            Admission::Duplicate(_) => {
+                if durable && number > self.executor.clients().last(client) {
+                    self.durable.insert((client, number));
+                }
+            }
             Admission::Gap => {
-                effects.push(self.refuse(client, number, false, Refusal::OutOfOrder));
+                let outcome = Outcome::Refused(Refusal::OutOfOrder);
+                effects.push(self.reply(client, number, false, outcome));
             }
             Admission::Retired => {
-                effects.push(self.refuse(client, number, false, Refusal::Retired));
+                let outcome = Outcome::Refused(Refusal::Retired);
+                effects.push(self.reply(client, number, false, outcome));
             }
         }
+    }
+
+    /// Whether something is taken from a client that expects this view.
+    fn welcome(&self, client: ClientId, expected: View) -> Result<(), Outcome> {
+        self.protocol.admission().map_err(Outcome::Refused)?;
+        if expected == self.protocol.view() || expected == View::default() {
+            return Ok(());
+        }
+        let kept = self.executor.last_of(expected).unwrap_or_default();
+        Err(Outcome::WrongView { expected, kept, last: self.executor.clients().last(client) })
     }
 
     fn admit(&mut self, client: ClientId, number: RequestNumber) -> Admission {
@@ -151,10 +200,9 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         }
     }
 
-    /// A client's read has arrived.
-    pub fn read(&mut self, now: Now, request: ReadRequest, effects: &mut Effects<P>) {
-        if let Err(refusal) = self.protocol.admission() {
-            effects.push(self.refuse(request.client, request.number, true, refusal));
+    fn read(&mut self, now: Now, expected: View, request: ReadRequest, effects: &mut Effects<P>) {
+        if let Err(outcome) = self.welcome(request.client, expected) {
+            effects.push(self.reply(request.client, request.number, true, outcome));
             return;
         }
         self.last_read.0 += 1;
@@ -173,15 +221,29 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         &mut self.executor
     }
 
-    fn refuse(
+    fn reply(
         &self,
         client: ClientId,
         number: RequestNumber,
         read: bool,
-        refusal: Refusal,
+        outcome: Outcome,
     ) -> Effect<P::Message, P::Effect> {
-        let view = self.protocol.view();
-        Effect::Reply(Reply { client, number, read, view, outcome: Outcome::Refused(refusal) })
+        let (view, durable) = (self.protocol.view(), self.protocol.durable());
+        Effect::Reply(Reply { client, number, read, view, durable, outcome })
+    }
+
+    /// Answers a request, or keeps the answer until it is stable.
+    fn answer(&mut self, answer: Answer, effects: &mut Effects<P>) {
+        let Answer { client, number, position, .. } = answer;
+        if !self.durable.is_empty() && self.durable.contains(&(client, number)) {
+            if position.op > self.executor.stable() {
+                self.unstable.insert((position.op, client, number), answer);
+                return;
+            }
+            self.durable.remove(&(client, number));
+        }
+        let Answer { position, body, .. } = answer;
+        effects.push(self.reply(client, number, false, Outcome::Done { position, body }));
     }
 
     fn interpret(&mut self, now: Now, effects: &mut Effects<P>) {
@@ -190,9 +252,10 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
             match output {
                 Output::Execute(entry) => self.executor.execute(entry),
                 Output::Commit { through, reply } => self.commit(through, reply, effects),
+                Output::Stable(through) => self.stabilise(through, effects),
                 Output::Rollback(keep) => {
                     self.executor.rollback(keep);
-                    assert!(self.held.iter().all(|read| read.position <= keep), "deposed first");
+                    assert!(self.held.iter().all(|read| read.position.op <= keep), "deposed first");
                 }
                 Output::ReadReady(through) => self.execute_reads(now, through, effects),
                 Output::Deposed => self.depose(effects),
@@ -214,55 +277,68 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
     }
 
     fn commit(&mut self, through: OpNumber, reply: bool, effects: &mut Effects<P>) {
-        let view = self.protocol.view();
+        let mut answers = core::mem::take(&mut self.answers);
         self.executor.commit(through, |answer| {
             if reply {
-                effects.push(reply_to(view, answer));
+                answers.push(answer);
             }
         });
-        while self.held.front().is_some_and(|read| read.position <= through) {
-            let read = self.held.pop_front().expect("just seen");
-            effects.push(Effect::Reply(read.reply));
+        for answer in answers.drain(..) {
+            self.answer(answer, effects);
+        }
+        self.answers = answers;
+        while self.held.front().is_some_and(|read| read.position.op <= through) {
+            let HeldRead { client, number, position, body } =
+                self.held.pop_front().expect("just seen");
+            effects.push(self.reply(client, number, true, Outcome::Done { position, body }));
+        }
+    }
+
+    fn stabilise(&mut self, through: OpNumber, effects: &mut Effects<P>) {
+        self.executor.stabilise(through);
+        while let Some(first) = self.unstable.first_entry() {
+            if first.key().0 > through {
+                break;
+            }
+            let answer = first.remove();
+            self.answer(answer, effects);
         }
     }
 
     fn execute_reads(&mut self, now: Now, through: ReadNumber, effects: &mut Effects<P>) {
         while self.pending.front().is_some_and(|read| read.number <= through) {
             let PendingRead { request, .. } = self.pending.pop_front().expect("just seen");
-            let position = self.executor.executed().op;
+            let position = self.executor.executed();
+            let ReadRequest { client, number, body: question } = request;
             let mut body = Vec::new();
-            let outcome = match self.executor.read(now.unix_ms, &request.body, &mut body) {
-                ReadOutcome::Done => Outcome::Done { position, body: Bytes::from(body) },
-                ReadOutcome::MustLog => Outcome::MustLog,
-            };
-            let ReadRequest { client, number, .. } = request;
-            let reply = Reply { client, number, read: true, view: self.protocol.view(), outcome };
-            if position <= self.executor.committed() {
-                effects.push(Effect::Reply(reply));
-            } else {
-                self.held.push_back(HeldRead { position, reply });
+            match self.executor.read(now.unix_ms, &question, &mut body) {
+                ReadOutcome::Done => {
+                    let body = Bytes::from(body);
+                    if position.op <= self.executor.committed() {
+                        let outcome = Outcome::Done { position, body };
+                        effects.push(self.reply(client, number, true, outcome));
+                    } else {
+                        self.held.push_back(HeldRead { client, number, position, body });
+                    }
+                }
+                ReadOutcome::MustLog => {
+                    effects.push(self.reply(client, number, true, Outcome::MustLog));
+                }
             }
         }
     }
 
     fn depose(&mut self, effects: &mut Effects<P>) {
         self.accepted.clear();
-        let refusal = Outcome::Refused(Refusal::NotPrimary);
-        let view = self.protocol.view();
-        for PendingRead { request: ReadRequest { client, number, .. }, .. } in
-            self.pending.drain(..)
-        {
-            let outcome = refusal.clone();
-            effects.push(Effect::Reply(Reply { client, number, read: true, view, outcome }));
-        }
-        for held in self.held.drain(..) {
-            effects.push(Effect::Reply(Reply { outcome: refusal.clone(), ..held.reply }));
+        self.durable.clear();
+        self.unstable.clear();
+        let pending = core::mem::take(&mut self.pending);
+        let held = core::mem::take(&mut self.held);
+        let pending = pending.into_iter().map(|read| (read.request.client, read.request.number));
+        let held = held.into_iter().map(|read| (read.client, read.number));
+        for (client, number) in pending.chain(held) {
+            let outcome = Outcome::Refused(Refusal::NotPrimary);
+            effects.push(self.reply(client, number, true, outcome));
         }
     }
-}
-
-fn reply_to<M, F>(view: View, answer: Answer) -> Effect<M, F> {
-    let Answer { client, number, position, body } = answer;
-    let outcome = Outcome::Done { position, body };
-    Effect::Reply(Reply { client, number, read: false, view, outcome })
 }

@@ -115,7 +115,28 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// In memory at a quorum. A crash of the whole group loses the state, and the group says so.
-    Memory,
+    Memory = 0,
     /// On disk at a quorum.
-    Sync,
+    Sync = 1,
+    /// In memory at a quorum; the disks follow. After a crash of the whole group only a suffix of
+    /// what was acknowledged may be missing, all of it above the last reported durable point.
+    Lazy = 2,
+}
+
+impl Durability {
+    /// The durability with this number, as `as u8` gives it.
+    pub fn from_u8(number: u8) -> Option<Durability> {
+        [Durability::Memory, Durability::Sync, Durability::Lazy]
+            .into_iter()
+            .find(|durability| *durability as u8 == number)
+    }
+
+    /// The word that operators use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::Sync => "sync",
+            Durability::Lazy => "lazy",
+        }
+    }
 }

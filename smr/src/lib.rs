@@ -18,6 +18,7 @@ pub mod contract;
 pub mod executor;
 pub mod host;
 pub mod ids;
+pub mod lineage;
 pub mod log;
 pub mod machine;
 pub mod request;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use crate::codec::{Malformed, Reader, Writer};
-use crate::ids::{ClientId, OpNumber, RequestNumber, View};
+use crate::ids::{ClientId, OpNumber, RequestNumber, View, Viewstamp};
 
 /// The most logged requests a client may have outstanding; replies are kept for as many.
 pub const MAX_OUTSTANDING: u64 = 64;
@@ -58,13 +58,27 @@ pub struct ReadRequest {
     pub body: Bytes,
 }
 
-/// What a client sends to a replica.
+/// What a client sends to a replica. `expected` is the view whose log the client has seen (ev,
+/// [Mao] 4.2.3): a primary of another view refuses with [`Outcome::WrongView`], so that nothing is
+/// executed for a client that does not know what a crash has taken from it. View 0 expects nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientMessage {
     /// Order, log and execute this.
-    Request(Request),
+    Request {
+        /// ev.
+        expected: View,
+        /// Whether the reply must wait until the durable point covers the request.
+        durable: bool,
+        /// What to execute.
+        request: Request,
+    },
     /// Execute this read where it is linearizable.
-    Read(ReadRequest),
+    Read {
+        /// ev.
+        expected: View,
+        /// What to execute.
+        request: ReadRequest,
+    },
 }
 
 impl ClientMessage {
@@ -72,15 +86,18 @@ impl ClientMessage {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut out = Writer::new(out);
         match self {
-            ClientMessage::Request(request) => {
+            ClientMessage::Request { expected, durable, request } => {
                 out.u8(0);
+                out.u64(expected.0);
+                out.u8(u8::from(*durable));
                 request.encode(&mut out);
             }
-            ClientMessage::Read(read) => {
+            ClientMessage::Read { expected, request } => {
                 out.u8(1);
-                out.client(read.client);
-                out.u64(read.number.0);
-                out.bytes(&read.body);
+                out.u64(expected.0);
+                out.client(request.client);
+                out.u64(request.number.0);
+                out.bytes(&request.body);
             }
         }
     }
@@ -89,16 +106,29 @@ impl ClientMessage {
     pub fn decode(bytes: Bytes) -> Result<ClientMessage, Malformed> {
         let mut from = Reader::new(bytes);
         let message = match from.u8()? {
-            0 => ClientMessage::Request(Request::decode(&mut from)?),
-            1 => ClientMessage::Read(ReadRequest {
-                client: from.client()?,
-                number: from.request_number()?,
-                body: from.bytes()?,
-            }),
+            0 => ClientMessage::Request {
+                expected: from.view()?,
+                durable: from.u8()? == 1,
+                request: Request::decode(&mut from)?,
+            },
+            1 => {
+                let expected = from.view()?;
+                let (client, number) = (from.client()?, from.request_number()?);
+                let body = from.bytes()?;
+                ClientMessage::Read { expected, request: ReadRequest { client, number, body } }
+            }
             _ => return Err(Malformed),
         };
         from.finish()?;
         Ok(message)
+    }
+
+    /// Who asks.
+    pub fn client(&self) -> ClientId {
+        match self {
+            ClientMessage::Request { request, .. } => request.client,
+            ClientMessage::Read { request, .. } => request.client,
+        }
     }
 }
 
@@ -124,9 +154,20 @@ pub enum Outcome {
     /// Executed. `position` is the operation that did it, or for a read the last one it saw.
     Done {
         /// Where in the log.
-        position: OpNumber,
+        position: Viewstamp,
         /// The service's answer.
         body: Bytes,
+    },
+    /// Not executed: the primary's view is not the one that the client expects ([Mao] 4.2.3, step
+    /// 1). [`Reply::view`] is the one to expect now.
+    WrongView {
+        /// The view that the request expected.
+        expected: View,
+        /// The last operation of the expected view in the primary's log: what the client has seen
+        /// above it is lost. Zero if nothing of that view is known.
+        kept: OpNumber,
+        /// The client's last request that is in the primary's log.
+        last: RequestNumber,
     },
     /// The read must go through the log (it met something, such as an expired key, whose change
     /// must be ordered): send it as a request.
@@ -146,6 +187,9 @@ pub struct Reply {
     pub read: bool,
     /// The replica's view, which names the primary it knows.
     pub view: View,
+    /// The durable point that the replica knows (dp): everything that it covers survives any crash
+    /// with disks intact.
+    pub durable: Viewstamp,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -158,11 +202,18 @@ impl Reply {
         out.u64(self.number.0);
         out.u8(u8::from(self.read));
         out.u64(self.view.0);
+        out.viewstamp(self.durable);
         match &self.outcome {
             Outcome::Done { position, body } => {
                 out.u8(0);
-                out.u64(position.0);
+                out.viewstamp(*position);
                 out.bytes(body);
+            }
+            Outcome::WrongView { expected, kept, last } => {
+                out.u8(3);
+                out.u64(expected.0);
+                out.u64(kept.0);
+                out.u64(last.0);
             }
             Outcome::MustLog => out.u8(1),
             Outcome::Refused(refusal) => {
@@ -178,9 +229,9 @@ impl Reply {
         let client = from.client()?;
         let number = from.request_number()?;
         let read = from.u8()? == 1;
-        let view = from.view()?;
+        let (view, durable) = (from.view()?, from.viewstamp()?);
         let outcome = match from.u8()? {
-            0 => Outcome::Done { position: from.op()?, body: from.bytes()? },
+            0 => Outcome::Done { position: from.viewstamp()?, body: from.bytes()? },
             1 => Outcome::MustLog,
             2 => Outcome::Refused(match from.u8()? {
                 0 => Refusal::NotPrimary,
@@ -190,9 +241,14 @@ impl Reply {
                 4 => Refusal::Retired,
                 _ => return Err(Malformed),
             }),
+            3 => Outcome::WrongView {
+                expected: from.view()?,
+                kept: from.op()?,
+                last: from.request_number()?,
+            },
             _ => return Err(Malformed),
         };
         from.finish()?;
-        Ok(Reply { client, number, read, view, outcome })
+        Ok(Reply { client, number, read, view, durable, outcome })
     }
 }

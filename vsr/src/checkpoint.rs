@@ -1,8 +1,10 @@
-//! Checkpoints and the recycling of the log ([Mao] 4.2.4). In `sync` a checkpoint is written when
-//! the log has grown enough; in `memory` only for a replica that fetches one.
+//! Checkpoints and the recycling of the log ([Mao] 4.2.4). In `sync` and `lazy` a checkpoint is
+//! written when the log has grown enough; in `memory` only for a replica that fetches one.
 //!
-//! Invariants: a checkpoint holds committed operations only (the executor sees to it); an entry
-//! leaves the log only when it is committed and, in `sync`, in this replica's checkpoint.
+//! Invariants: a checkpoint holds stable operations only (the executor sees to it), so that no undo
+//! information is ever written: tentative operations are in the log, which reaches down to dpMin. An
+//! entry leaves the log only when it is stable and, if entries go to disk, in this replica's
+//! checkpoint.
 
 use smr::contract::Output;
 use smr::{Now, Viewstamp};
@@ -23,19 +25,19 @@ pub(crate) struct Checkpoints {
 
 impl Replica {
     pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
-        if self.sync() && self.checkpoints.grown >= self.config.limits.checkpoint_bytes {
+        if self.logs() && self.checkpoints.grown >= self.config.limits.checkpoint_bytes {
             self.begin_checkpoint(out);
         }
     }
 
-    /// Begins a checkpoint of the committed state unless one is being written.
+    /// Begins a checkpoint of the stable state unless one is being written.
     pub(crate) fn begin_checkpoint(&mut self, out: &mut Out) {
         let checkpoints = &mut self.checkpoints;
-        let nothing_new = self.commit <= checkpoints.written.op;
+        let nothing_new = self.stable <= checkpoints.written.op;
         if nothing_new || checkpoints.writing.is_some() || self.installing() {
             return;
         }
-        let position = self.log.viewstamp_at(self.commit).expect("trimmed up to it at most");
+        let position = self.log.viewstamp_at(self.stable).expect("trimmed up to it at most");
         self.checkpoints.grown = 0;
         self.checkpoints.writing = Some(position);
         out.push(Output::WriteCheckpoint(position));
@@ -45,7 +47,7 @@ impl Replica {
     /// again.
     pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
         if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
-            assert!(position.op <= self.commit, "a checkpoint holds committed operations only");
+            assert!(position.op <= self.stable, "a checkpoint holds stable operations only");
             self.checkpoints.writing = None;
             self.checkpoints.written = position;
         }
@@ -73,7 +75,7 @@ impl Replica {
         let written = self.checkpoints.written.op;
         let patience = 20 * self.config.timing.retry;
         let fetched = self.checkpoints.fetched_at.is_some_and(|at| now.micros < at + patience);
-        let allowed = match (self.sync(), fetched) {
+        let allowed = match (self.logs(), fetched) {
             (true, _) => written,
             (false, true) => written.min(self.commit),
             (false, false) => self.commit,
@@ -83,7 +85,7 @@ impl Replica {
         while self.log.bytes() > self.config.limits.log_bytes && self.log.base().op < allowed {
             self.log.trim(self.log.base().op.next());
         }
-        if self.sync() && self.log.base() > base {
+        if self.logs() && self.log.base() > base {
             self.stores.trim(self.log.base().op);
         }
     }

@@ -1,8 +1,13 @@
 //! The client machine: numbers requests, finds the primary, resends, and knows which reply suffices
-//! (one, from the primary). It runs in every gateway and in the simulator.
+//! (one, from the primary). It runs in every gateway, in the native client and in the simulator.
 //!
-//! Invariant: logged requests are sent to any one replica in the order of their numbers, and a
-//! number is never used for two bodies.
+//! Every request says which view's log the client has seen (ev, [Mao] 4.2.3). A primary of another
+//! view answers "wrong view" and tells how much of that log it holds: the client then knows exactly
+//! what was lost, if anything was, before anything else is executed for it.
+//!
+//! Invariants: logged requests are sent to any one replica in the order of their numbers; within one
+//! expected view a number is never used for two bodies. Everything in `tentative` is in the log of
+//! the view `expected`.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -10,13 +15,41 @@ use bytes::Bytes;
 
 use smr::{
     ClientId, ClientMessage, MAX_OUTSTANDING, Now, OpNumber, Outcome, ReadRequest, Refusal,
-    ReplicaId, Reply, Request, RequestNumber, View,
+    ReplicaId, Reply, Request, RequestNumber, View, Viewstamp,
 };
 
 use crate::config::Timing;
 
+/// How many logged requests may be under way, and how many reads.
+const WINDOW: usize = MAX_OUTSTANDING as usize / 2;
+/// Bytes of tentative requests from which on a client that keeps them asks for durability.
+const TENTATIVE_BYTES: usize = 16 << 20;
+
 /// Messages to replicas.
 pub type Sends = Vec<(ReplicaId, ClientMessage)>;
+
+/// What a client does about acknowledged operations that a crash of the group has taken back
+/// (durability `lazy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Tells of it, and gives up what was under way.
+    Report,
+    /// Keeps acknowledged requests until they are durable, and sends those that were lost again, in
+    /// order, before anything else ([Mao] 4.2.3, step 1).
+    Replay,
+}
+
+/// Acknowledged operations were lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Of what this client has seen, everything above this operation.
+    pub kept: OpNumber,
+    /// Requests of this client that were not answered and were not and will not be executed, in
+    /// order ([`OnLoss::Report`]).
+    pub dropped: Vec<RequestNumber>,
+    /// How many of its acknowledged requests are executed again ([`OnLoss::Replay`]).
+    pub replayed: usize,
+}
 
 /// How a request ended for its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +57,10 @@ pub enum Answer {
     /// Executed.
     Done {
         /// By this operation, or for a read after it.
-        position: OpNumber,
+        position: Viewstamp,
+        /// The durable point that the primary knew (dp). It covers what it is not smaller than:
+        /// both are of one log.
+        durable: Viewstamp,
         /// The service's answer.
         body: Bytes,
     },
@@ -43,8 +79,18 @@ pub struct Finished {
     pub number: RequestNumber,
     /// Whether it was a read; reads are numbered apart.
     pub read: bool,
+    /// It was answered before, and its effect was lost: this is the answer of its repetition.
+    pub again: bool,
     /// How it ended.
     pub answer: Answer,
+}
+
+/// A logged request.
+#[derive(Clone, Debug)]
+struct Write {
+    request: Request,
+    durable: bool,
+    again: bool,
 }
 
 /// A request or read that is unanswered, and when it was last sent, in [`Now::micros`].
@@ -60,10 +106,24 @@ pub struct Client {
     id: ClientId,
     replicas: u8,
     timing: Timing,
+    on_loss: OnLoss,
+    /// The newest view heard of: where to send.
     view: View,
     primary: ReplicaId,
+    /// ev: the view whose log this client has seen; zero before it has seen any.
+    expected: View,
+    /// The highest operation seen in that log.
+    seen: OpNumber,
+    /// The last number acknowledged.
+    acknowledged: RequestNumber,
     next: RequestNumber,
-    outstanding: VecDeque<Sent<Request>>,
+    outstanding: VecDeque<Sent<Write>>,
+    /// Acknowledged and not known to be durable, with the operation's number; only to be replayed.
+    tentative: BTreeMap<RequestNumber, (OpNumber, Write)>,
+    tentative_bytes: usize,
+    /// Lost requests that wait for the window.
+    replay: VecDeque<Write>,
+    loss: Option<Loss>,
     next_read: RequestNumber,
     reads: BTreeMap<RequestNumber, Sent<Bytes>>,
     /// When a replica last executed something for this client, in [`Now::micros`].
@@ -73,25 +133,44 @@ pub struct Client {
     tries: u32,
     /// A refusal asked for another try at this time.
     again_at: Option<u64>,
+    /// A defect to show.
+    #[cfg(feature = "planted-bugs")]
+    pub bug: Option<crate::Bug>,
 }
 
 impl Client {
     /// A client that has not asked anything yet, and tries `first` first.
-    pub fn new(id: ClientId, replicas: u8, first: ReplicaId, timing: Timing) -> Client {
+    pub fn new(
+        id: ClientId,
+        replicas: u8,
+        first: ReplicaId,
+        timing: Timing,
+        on_loss: OnLoss,
+    ) -> Client {
         Client {
             id,
             replicas,
             timing,
+            on_loss,
             view: View::default(),
             primary: first,
+            expected: View::default(),
+            seen: OpNumber(0),
+            acknowledged: RequestNumber(0),
             next: RequestNumber(1),
             outstanding: VecDeque::new(),
+            tentative: BTreeMap::new(),
+            tentative_bytes: 0,
+            replay: VecDeque::new(),
+            loss: None,
             next_read: RequestNumber(1),
             reads: BTreeMap::new(),
             served_at: 0,
             hint: None,
             tries: 0,
             again_at: None,
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
         }
     }
 
@@ -100,65 +179,216 @@ impl Client {
         self.primary
     }
 
-    /// How many logged requests and reads are unanswered.
-    pub fn outstanding(&self) -> usize {
-        self.outstanding.len() + self.reads.len()
+    /// The view whose log this client has seen (ev); zero before it has seen any.
+    pub fn expected(&self) -> View {
+        self.expected
     }
 
-    /// Sends a request, or does nothing and returns `None` while the window is full.
-    pub fn submit(&mut self, now: Now, body: Bytes, out: &mut Sends) -> Option<RequestNumber> {
-        if self.outstanding.len() as u64 >= MAX_OUTSTANDING / 2 {
+    /// How many logged requests and reads are unanswered.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len() + self.replay.len() + self.reads.len()
+    }
+
+    /// How many acknowledged requests are kept because they are not known to be durable.
+    pub fn tentative(&self) -> usize {
+        self.tentative.len()
+    }
+
+    /// What was lost since the last call, if anything was.
+    pub fn take_loss(&mut self) -> Option<Loss> {
+        self.loss.take()
+    }
+
+    /// Sends a request, or does nothing and returns `None` while the window is full. With `durable`
+    /// the answer comes when no crash with disks intact can take the request back any more.
+    pub fn submit(
+        &mut self,
+        now: Now,
+        body: Bytes,
+        durable: bool,
+        out: &mut Sends,
+    ) -> Option<RequestNumber> {
+        if self.outstanding.len() >= WINDOW || !self.replay.is_empty() {
             return None;
         }
         let number = self.next;
         self.next = number.next();
-        let oldest_unanswered = self.outstanding.front().map_or(number, |first| first.what.number);
+        let oldest_unanswered =
+            self.outstanding.front().map_or(number, |first| first.what.request.number);
         let request = Request { client: self.id, number, oldest_unanswered, body };
-        out.push((self.primary, ClientMessage::Request(request.clone())));
-        self.outstanding.push_back(Sent { what: request, at: now.micros });
+        let durable = durable || self.tentative_bytes > TENTATIVE_BYTES;
+        self.send(now, Write { request, durable, again: false }, out);
         Some(number)
+    }
+
+    fn send(&mut self, now: Now, write: Write, out: &mut Sends) {
+        out.push((self.primary, self.message(&write)));
+        self.outstanding.push_back(Sent { what: write, at: now.micros });
+    }
+
+    fn message(&self, write: &Write) -> ClientMessage {
+        let (expected, durable) = (self.expected, write.durable);
+        ClientMessage::Request { expected, durable, request: write.request.clone() }
     }
 
     /// Sends a read, or does nothing and returns `None` while the window is full.
     pub fn read(&mut self, now: Now, body: Bytes, out: &mut Sends) -> Option<RequestNumber> {
-        if self.reads.len() as u64 >= MAX_OUTSTANDING / 2 {
+        if self.reads.len() >= WINDOW {
             return None;
         }
         let number = self.next_read;
         self.next_read = number.next();
         self.reads.insert(number, Sent { what: body.clone(), at: now.micros });
-        let read = ReadRequest { client: self.id, number, body };
-        out.push((self.primary, ClientMessage::Read(read)));
+        let request = ReadRequest { client: self.id, number, body };
+        out.push((self.primary, ClientMessage::Read { expected: self.expected, request }));
         Some(number)
     }
 
-    /// Takes a reply; returns the request that it ends, if it does.
+    /// Takes a reply; returns the request that it ends, if it does. Ask [`Client::take_loss`]
+    /// afterwards.
     pub fn on_reply(&mut self, now: Now, reply: Reply, out: &mut Sends) -> Option<Finished> {
         if reply.client != self.id {
             return None;
         }
-        let (number, read) = (reply.number, reply.read);
+        let Reply { number, read, view, durable, .. } = reply;
         let answer = match reply.outcome {
             Outcome::Done { position, body } => {
+                if self.expected == View::default() {
+                    self.expected = view;
+                }
+                if view != self.expected {
+                    return None; // of a log that may be lost: the request is sent again
+                }
                 self.served_at = now.micros;
-                Answer::Done { position, body }
+                Answer::Done { position, durable, body }
+            }
+            Outcome::WrongView { expected, kept, last } => {
+                // Otherwise it answers something that was sent again since.
+                if expected == self.expected && view > expected {
+                    self.on_wrong_view(now, view, kept, last, out);
+                }
+                return None;
             }
             Outcome::MustLog => Answer::MustLog,
             Outcome::Refused(Refusal::StateLost) => Answer::StateLost,
             Outcome::Refused(Refusal::Retired) => Answer::Retired,
             Outcome::Refused(refusal) => {
-                self.on_refusal(now, reply.view, refusal, out);
+                self.on_refusal(now, view, refusal, out);
                 return None;
             }
         };
         let known = if read {
-            self.reads.remove(&number).is_some()
+            self.reads.remove(&number).map(|_| false)
         } else {
-            let index = self.outstanding.iter().position(|sent| sent.what.number == number);
-            index.and_then(|index| self.outstanding.remove(index)).is_some()
+            let index = self.outstanding.iter().position(|sent| sent.what.request.number == number);
+            let sent = index.and_then(|index| self.outstanding.remove(index));
+            sent.map(|sent| self.on_written(sent.what, &answer))
         };
-        self.on_view(now, reply.view, out);
-        known.then_some(Finished { number, read, answer })
+        if let Answer::Done { position, durable, .. } = &answer {
+            self.seen = self.seen.max(position.op);
+            self.forget_durable(durable.op);
+        }
+        if let Some(write) = self.replay.pop_front() {
+            self.send(now, write, out);
+        }
+        self.on_view(now, view, out);
+        known.map(|again| Finished { number, read, again, answer })
+    }
+
+    /// A logged request has ended: keeps it if it may have to be replayed. Returns whether it was.
+    fn on_written(&mut self, write: Write, answer: &Answer) -> bool {
+        let again = write.again;
+        if let Answer::Done { position, .. } = answer {
+            self.acknowledged = self.acknowledged.max(write.request.number);
+            if self.on_loss == OnLoss::Replay {
+                self.tentative_bytes += write.request.body.len();
+                self.tentative.insert(write.request.number, (position.op, write));
+            }
+        }
+        again
+    }
+
+    /// Everything up to `durable` survives any crash with disks intact.
+    fn forget_durable(&mut self, durable: OpNumber) {
+        while let Some(first) = self.tentative.first_entry() {
+            if first.get().0 > durable {
+                break;
+            }
+            self.tentative_bytes -= first.remove().1.request.body.len();
+        }
+    }
+
+    /// The primary of `view` holds the log of the expected view up to `kept`, and this client's
+    /// requests up to `last`.
+    fn on_wrong_view(
+        &mut self,
+        now: Now,
+        view: View,
+        kept: OpNumber,
+        last: RequestNumber,
+        out: &mut Sends,
+    ) {
+        #[cfg(feature = "planted-bugs")]
+        let kept = if self.bug == Some(crate::Bug::CoverageByNumber) { self.seen } else { kept };
+        self.expected = view;
+        let lost = self.seen > kept;
+        self.seen = self.seen.min(kept);
+        if lost {
+            self.acknowledged = self.acknowledged.min(last);
+            match self.on_loss {
+                OnLoss::Report => self.give_up(kept, last),
+                OnLoss::Replay => self.repeat(kept, last),
+            }
+        }
+        (self.view, self.primary) = (self.view.max(view), view.primary());
+        self.resend(now, out);
+    }
+
+    /// Numbering goes on behind what was executed. Nothing that was sent with these numbers before
+    /// can be executed any more: it carries an old view, and the new view's start is durable.
+    fn give_up(&mut self, kept: OpNumber, last: RequestNumber) {
+        let mut dropped = Vec::new();
+        self.outstanding.retain(|sent| {
+            let executed = sent.what.request.number <= last;
+            if !executed {
+                dropped.push(sent.what.request.number);
+            }
+            executed
+        });
+        self.next = last.next();
+        self.loss = Some(Loss { kept, dropped, replayed: 0 });
+    }
+
+    /// What was lost goes ahead of what was under way, with the numbers it had.
+    fn repeat(&mut self, kept: OpNumber, last: RequestNumber) {
+        let lost = self.tentative.split_off(&last.next());
+        let replayed = lost.len();
+        let mut queue: VecDeque<Write> = VecDeque::new();
+        for (_, (_, mut write)) in lost {
+            self.tentative_bytes -= write.request.body.len();
+            write.again = true;
+            queue.push_back(write);
+        }
+        while self.outstanding.back().is_some_and(|sent| sent.what.request.number > last) {
+            let sent = self.outstanding.pop_back().expect("just seen");
+            self.replay.push_front(sent.what);
+        }
+        queue.append(&mut self.replay);
+        queue.make_contiguous().sort_by_key(|write| write.request.number);
+        // The answers to come are wanted, whatever the client had before.
+        let oldest = self.outstanding.front().map(|sent| sent.what.request.number);
+        let oldest = oldest.or_else(|| queue.front().map(|write| write.request.number));
+        for write in &mut queue {
+            let known = &mut write.request.oldest_unanswered;
+            *known = oldest.map_or(*known, |oldest| oldest.min(*known));
+        }
+        while self.outstanding.len() < WINDOW
+            && let Some(write) = queue.pop_front()
+        {
+            self.outstanding.push_back(Sent { what: write, at: 0 });
+        }
+        self.replay = queue;
+        self.loss = Some(Loss { kept, dropped: Vec::new(), replayed });
     }
 
     /// An election is running, another replica leads, or an earlier request was lost. The view
@@ -222,12 +452,14 @@ impl Client {
         self.again_at = None;
         for sent in &mut self.outstanding {
             sent.at = now.micros;
-            out.push((self.primary, ClientMessage::Request(sent.what.clone())));
         }
+        let writes = self.outstanding.iter().map(|sent| self.message(&sent.what));
+        out.extend(writes.map(|message| (self.primary, message)));
         for (&number, sent) in &mut self.reads {
             sent.at = now.micros;
-            let read = ReadRequest { client: self.id, number, body: sent.what.clone() };
-            out.push((self.primary, ClientMessage::Read(read)));
+            let request = ReadRequest { client: self.id, number, body: sent.what.clone() };
+            let message = ClientMessage::Read { expected: self.expected, request };
+            out.push((self.primary, message));
         }
     }
 }

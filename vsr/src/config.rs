@@ -15,6 +15,10 @@ pub struct Timing {
     pub election_jitter: u64,
     /// A primary whose disk has not answered for this long gives up the lead.
     pub stall: u64,
+    /// How long a candidate looks for votes of replicas that have not forgotten anything before it
+    /// makes do with [Mao]'s rule and reports that acknowledged operations may be lost (durability
+    /// `lazy`; contracts: forgetful votes).
+    pub patience: u64,
     /// When to ask again: catch-up, state transfer, recovery, a client's request.
     pub retry: u64,
 }
@@ -26,6 +30,7 @@ impl Default for Timing {
             election: 200_000,
             election_jitter: 100_000,
             stall: 2_000_000,
+            patience: 1_000_000,
             retry: 100_000,
         }
     }
@@ -40,7 +45,10 @@ pub struct Limits {
     pub batch_bytes: usize,
     /// Entries are kept for replicas that lag behind, up to this many bytes above what is needed.
     pub log_bytes: usize,
-    /// A checkpoint is written after this many bytes of entries (durability `sync`).
+    /// A primary proposes nothing more while so many bytes of entries are not durable (durability
+    /// `lazy`): undo information and entries above the durable point are in memory.
+    pub lag_bytes: usize,
+    /// A checkpoint is written after this many bytes of entries (durabilities `sync`, `lazy`).
     pub checkpoint_bytes: usize,
     /// A catch-up answer carries about this many bytes of entries.
     pub catch_up_bytes: usize,
@@ -54,6 +62,7 @@ impl Default for Limits {
             pipeline: 8,
             batch_bytes: 1 << 20,
             log_bytes: 64 << 20,
+            lag_bytes: 32 << 20,
             checkpoint_bytes: 64 << 20,
             catch_up_bytes: 1 << 20,
             read_rounds: 4,
@@ -68,6 +77,7 @@ impl Limits {
             pipeline: 3,
             batch_bytes: 400,
             log_bytes: 2_000,
+            lag_bytes: 1_500,
             checkpoint_bytes: 2_500,
             catch_up_bytes: 600,
             read_rounds: 2,

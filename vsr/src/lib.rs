@@ -1,13 +1,15 @@
 //! Viewstamped replication in the form of Lazy VSR ([Mao] chapter 4), as a deterministic state
-//! machine: durabilities `memory` and `sync`.
+//! machine: durabilities `memory`, `lazy` and `sync`.
 //!
 //! Where to find what: [`replica`] holds the state and the dispatch; one file per sub-protocol:
 //! `normal` (4.2.3), `view_change` (4.2.5), `resync` (4.2.6), `checkpoint` (4.2.4), `transfer`
-//! (a checkpoint from a peer), `recovery` (a replica that lost its state), `reads`.
+//! (a checkpoint from a peer), `recovery` (a replica that lost its state), `forgetful` (one that may
+//! have lost the end of it), `reads`; `client` is the other side.
 //!
 //! Invariants: a view is on disk before anything is done in it; an operation is acknowledged only
 //! when every operation before it is; what was acknowledged by a quorum is in the log of every
-//! later primary; a recovering replica neither votes nor acknowledges.
+//! later primary (in `lazy`, unless more than f replicas are forgetful or silent; what is durable,
+//! always); a recovering replica neither votes nor acknowledges.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -16,6 +18,7 @@ extern crate alloc;
 mod checkpoint;
 mod client;
 mod config;
+mod forgetful;
 mod message;
 mod normal;
 mod reads;
@@ -26,7 +29,7 @@ mod storage;
 mod transfer;
 mod view_change;
 
-pub use client::{Answer, Client, Finished, Sends};
+pub use client::{Answer, Client, Finished, Loss, OnLoss, Sends};
 pub use config::{Config, Limits, Timing};
 pub use message::{Incarnations, Message, Standing};
 pub use replica::Replica;
@@ -57,4 +60,19 @@ pub enum Bug {
     IncarnationIgnored,
     /// In `sync`, the primary counts itself before its own disk has answered.
     CountSelfBeforeStored,
+    /// In `lazy`, what one replica short of a quorum has stored is called durable.
+    DurableOnMinority,
+    /// In `lazy`, undo information is dropped at commitment.
+    UndoDroppedEarly,
+    /// In `lazy`, a replica that may have forgotten what it acknowledged votes like any other.
+    ForgetfulVoteUnmarked,
+    /// In `lazy`, a forgetful replica takes a backup's word for what it must hold.
+    RemindedByBackup,
+    /// In `lazy`, operations are acknowledged before the view's first entry is on disk.
+    AckBeforeViewStored,
+    /// Re-synchronisation truncates the log on disk to what is known to be durable, and writes the
+    /// entries that replace it, and those it shares, with the next batch.
+    TruncateThenAppend,
+    /// The client takes what is smaller than the new view for covered by it.
+    CoverageByNumber,
 }

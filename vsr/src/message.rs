@@ -90,6 +90,8 @@ pub enum Message {
     ElectPrepareOk {
         /// The new view.
         view: View,
+        /// The voter has restarted and may have forgotten what it acknowledged (durability `lazy`).
+        forgetful: bool,
         /// Lives known to the voter.
         incarnations: Incarnations,
     },
@@ -137,7 +139,7 @@ pub enum Message {
     StateChunk(CheckpointChunk),
     /// The checkpoint asked for is gone.
     StateGone,
-    /// I restarted without my state; my new life is in the frame.
+    /// I restarted without my state, or may have forgotten some; my new life is in the frame.
     Recovery {
         /// Distinguishes attempts.
         attempt: u64,
@@ -236,9 +238,10 @@ impl Message {
                 out.u64(view.0);
                 out.viewstamp(*last);
             }
-            Message::ElectPrepareOk { view, incarnations } => {
+            Message::ElectPrepareOk { view, forgetful, incarnations } => {
                 out.u8(6);
                 out.u64(view.0);
+                out.u8(u8::from(*forgetful));
                 put_incarnations(out, incarnations);
             }
             Message::ElectAccept { entry } => {
@@ -353,6 +356,7 @@ impl Message {
             5 => Message::ElectPrepare { view: from.view()?, last: from.viewstamp()? },
             6 => Message::ElectPrepareOk {
                 view: from.view()?,
+                forgetful: from.u8()? == 1,
                 incarnations: get_incarnations(from)?,
             },
             7 => Message::ElectAccept { entry: Arc::new(Entry::decode(from)?) },

@@ -27,6 +27,7 @@ impl Replica {
         while self.role == Role::Primary
             && !self.pending.is_empty()
             && self.log.last().op.0 - self.commit.0 < self.config.limits.pipeline
+            && !self.lags()
         {
             let mut requests = Vec::new();
             let mut bytes = 0;
@@ -46,6 +47,7 @@ impl Replica {
             if self.bug(crate::Bug::ReplyBeforeStored) {
                 self.commit = self.log.last().op;
                 out.push(Output::Commit { through: self.commit, reply: true });
+                self.settle(out);
             }
             self.advance_commit(now, out);
         }
@@ -69,17 +71,52 @@ impl Replica {
     ) {
         if let Some(keep) = truncate {
             assert!(!self.leading, "a leader's log is the measure");
-            assert!(keep >= self.commit, "what is committed is never dropped");
-            self.log.truncate(keep);
-            out.push(Output::Rollback(keep));
+            assert!(keep >= self.stable, "what is stable is never dropped");
+            self.roll_back(keep, out);
         }
         for entry in &entries {
             self.checkpoints.grown += entry.size();
+            self.lag_bytes += if self.lazy() { entry.size() } else { 0 };
             self.log.append(Arc::clone(entry));
             out.push(Output::Execute(Arc::clone(entry)));
         }
+        #[cfg(feature = "planted-bugs")]
+        let (truncate, entries) = self.truncate_early(now, truncate, entries, out);
         self.store(now, Change { reset: None, truncate, append: entries }, out);
         self.checkpoint_if_due(out);
+        self.recall();
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn truncate_early(
+        &mut self,
+        now: Now,
+        truncate: Option<OpNumber>,
+        entries: Vec<Arc<Entry>>,
+        out: &mut Out,
+    ) -> (Option<OpNumber>, Vec<Arc<Entry>>) {
+        if truncate.is_none() || !self.bug(crate::Bug::TruncateThenAppend) {
+            return (truncate, entries);
+        }
+        let keep = self.stable.max(self.log.base().op);
+        self.store(now, Change { reset: None, truncate: Some(keep), append: Vec::new() }, out);
+        (None, self.log.above(keep).cloned().collect())
+    }
+
+    /// Drops the log's tail above `keep`, acknowledged or not.
+    fn roll_back(&mut self, keep: OpNumber, out: &mut Out) {
+        if self.lazy() {
+            self.lag_bytes -= self.log.above(keep).map(|entry| entry.size()).sum::<usize>();
+        }
+        self.log.truncate(keep);
+        self.rolled_back += self.commit.0.saturating_sub(keep.0);
+        self.commit = self.commit.min(keep);
+        out.push(Output::Rollback(keep));
+    }
+
+    /// Whether so much is not durable that nothing more may be proposed.
+    fn lags(&self) -> bool {
+        self.lazy() && self.lag_bytes > self.config.limits.lag_bytes
     }
 
     pub(crate) fn on_prepare(
@@ -121,8 +158,8 @@ impl Replica {
         let (commit, durable) = (entry.commit, entry.durable);
         self.extend(now, vec![entry], None, out);
         self.enter_as_backup(now);
-        self.learn_durable(durable);
         self.learn_commit(commit, out);
+        self.learn_durable(durable, out);
         self.trim(now);
         // In `sync` the acknowledgement follows the disk; only a new round is worth an answer now.
         if !self.sync() || round > self.reads.newest() {
@@ -176,12 +213,37 @@ impl Replica {
         if through > self.commit {
             self.commit = through;
             out.push(Output::Commit { through, reply: false });
+            self.settle(out);
         }
     }
 
-    pub(crate) fn learn_durable(&mut self, durable: Viewstamp) {
-        if self.log.contains(durable) {
-            self.durable = self.durable.max(durable);
+    /// dp has moved, if this log holds what it names: then the log is covered up to there ([Mao]
+    /// 4.3). What is durable is committed.
+    pub(crate) fn learn_durable(&mut self, durable: Viewstamp, out: &mut Out) {
+        if durable.op <= self.durable.op || !self.log.contains(durable) {
+            return;
+        }
+        if self.lazy() {
+            let covered = self.log.above(self.durable.op);
+            let covered = covered.take_while(|entry| entry.viewstamp.op <= durable.op);
+            self.lag_bytes -= covered.map(|entry| entry.size()).sum::<usize>();
+        }
+        self.durable = durable;
+        if !self.leading {
+            self.learn_commit(durable.op, out);
+        }
+        assert!(durable.op <= self.commit, "what is durable is committed");
+        self.settle(out);
+    }
+
+    /// What is stable may have grown.
+    fn settle(&mut self, out: &mut Out) {
+        let stable = if self.lazy() { self.durable.op } else { self.commit };
+        #[cfg(feature = "planted-bugs")]
+        let stable = if self.bug(crate::Bug::UndoDroppedEarly) { self.commit } else { stable };
+        if stable > self.stable {
+            self.stable = stable;
+            out.push(Output::Stable(stable));
         }
     }
 
@@ -236,15 +298,24 @@ impl Replica {
         let own = self.stores.disk();
         let durable =
             self.quorum_value(|id| if id == me { own } else { self.peers[id.index()].disk });
+        #[cfg(feature = "planted-bugs")]
+        let durable = if self.bug(crate::Bug::DurableOnMinority) { own } else { durable };
         // A viewstamp of an older view may be one that this log dropped ([Mao], lemma 4.3.6).
         if durable.view == self.view {
-            self.learn_durable(durable);
+            self.learn_durable(durable, out);
         }
-        let own = self.acknowledgeable();
-        let others = (0..self.config.replicas).map(ReplicaId).filter(|&id| id != me);
-        self.all_have =
-            others.map(|id| self.peers[id.index()].acknowledged).min().unwrap_or(own).min(own);
+        self.all_have = self.held_by_all();
         self.propose(now, out);
+    }
+
+    /// The last operation that every replica holds: in memory, or on disk if entries go there
+    /// (property 6 of [Mao] 4.2.1).
+    fn held_by_all(&self) -> OpNumber {
+        let own = if self.logs() { self.stores.disk().op } else { self.acknowledgeable() };
+        let others = self.peers.iter().enumerate().filter(|&(id, _)| id != self.me.index());
+        let held =
+            others.map(|(_, peer)| if self.logs() { peer.disk.op } else { peer.acknowledged });
+        held.chain([own]).min().unwrap_or(own)
     }
 
     /// An operation is committed when f + 1 replicas acknowledge it in this view. Entries of older
@@ -257,11 +328,12 @@ impl Replica {
         if through <= self.commit || through < self.view_start {
             return;
         }
-        self.commit = through;
         if self.role != Role::Primary {
             self.become_primary(now);
         }
+        self.commit = through;
         out.push(Output::Commit { through, reply: true });
+        self.settle(out);
         self.trim(now);
     }
 
@@ -282,7 +354,7 @@ impl Replica {
         }
         if self.log.last().view == view {
             self.learn_commit(commit, out);
-            self.learn_durable(durable);
+            self.learn_durable(durable, out);
             self.trim(now);
         }
         if !self.log.contains(last) && self.log.last() < last {
@@ -321,7 +393,9 @@ impl Replica {
         let heard = self
             .quorum_value(|id| if id == me { u64::MAX } else { self.peers[id.index()].heard_at });
         let since = heard.max(self.view_changed_at);
-        if stalled || now.micros > since.saturating_add(timing.election) {
+        // In `lazy` a slow disk of a minority must cost nothing, not even the primary's.
+        let behind = self.disk_lags() && self.stores.disk().op < self.durable.op;
+        if stalled || behind || now.micros > since.saturating_add(timing.election) {
             self.resign(now, out);
             return;
         }

@@ -7,11 +7,12 @@ use core::convert::Infallible;
 use smr::contract::{Input, Output, Protocol, Recovered, Report, Role, To, Trust};
 use smr::rng::Rng;
 use smr::{
-    Durability, Incarnation, Log, Now, OpNumber, Outputs, Refusal, ReplicaId, Request, View,
-    Viewstamp,
+    Content, Durability, Incarnation, Log, Now, OpNumber, Outputs, Refusal, ReplicaId, Request,
+    View, Viewstamp,
 };
 
 use crate::config::Config;
+use crate::forgetful::Forgetful;
 use crate::message::{Incarnations, Message};
 use crate::recovery::Recovery;
 use crate::resync::CatchUp;
@@ -75,9 +76,13 @@ pub struct Replica {
     pub(crate) view_changed_at: u64,
     pub(crate) log: Log,
     pub(crate) commit: OpNumber,
+    /// What will never be rolled back: `commit`, or in `lazy` what `durable` covers.
+    pub(crate) stable: OpNumber,
     /// dp.
     pub(crate) durable: Viewstamp,
-    /// Every replica holds the log up to here (dpMin).
+    /// Bytes of the entries above `durable`.
+    pub(crate) lag_bytes: usize,
+    /// Every replica holds the log up to here, on disk unless in `memory` (dpMin).
     pub(crate) all_have: OpNumber,
     pub(crate) peers: Vec<Peer>,
     pub(crate) stores: Stores,
@@ -91,6 +96,12 @@ pub struct Replica {
     pub(crate) catch_up: Option<CatchUp>,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) recovery: Option<Recovery>,
+    /// This replica restarted in `lazy` and may have forgotten what it acknowledged.
+    pub(crate) forgetful: Option<Forgetful>,
+    /// Acknowledged operations rolled back since the start.
+    pub(crate) rolled_back: u64,
+    /// Elections won since the start that may have cost acknowledged operations.
+    pub(crate) risky_elections: u64,
     pub(crate) checkpoints: crate::checkpoint::Checkpoints,
     /// When a leader speaks next, in [`Now::micros`].
     pub(crate) heartbeat_at: u64,
@@ -119,7 +130,9 @@ impl Replica {
             view_changed_at: 0,
             log: Log::new(Viewstamp::default()),
             commit: OpNumber(0),
+            stable: OpNumber(0),
             durable: Viewstamp::default(),
+            lag_bytes: 0,
             all_have: OpNumber(0),
             peers,
             stores: Stores::default(),
@@ -131,6 +144,9 @@ impl Replica {
             catch_up: None,
             transfer: None,
             recovery: None,
+            forgetful: None,
+            rolled_back: 0,
+            risky_elections: 0,
             checkpoints: crate::checkpoint::Checkpoints::default(),
             heartbeat_at: 0,
             primary_heard_at: 0,
@@ -149,8 +165,19 @@ impl Replica {
         usize::from(self.config.replicas) / 2 + 1
     }
 
+    /// Whether an acknowledgement waits for the disk.
     pub(crate) fn sync(&self) -> bool {
         self.config.durability == Durability::Sync
+    }
+
+    /// Whether what is acknowledged may have to be rolled back.
+    pub(crate) fn lazy(&self) -> bool {
+        self.config.durability == Durability::Lazy
+    }
+
+    /// Whether entries go to the disk at all.
+    pub(crate) fn logs(&self) -> bool {
+        self.config.durability != Durability::Memory
     }
 
     pub(crate) fn incarnations(&self) -> Incarnations {
@@ -184,11 +211,13 @@ impl Replica {
         self.view_changed_at = now.micros;
         self.checkpoints.written = base;
         self.commit = base.op;
+        self.stable = base.op;
+        self.durable = if self.logs() { base } else { Viewstamp::default() };
         let forgetful = recovered.trust == Trust::Lost
             || (self.config.durability == Durability::Memory && recovered.trust != Trust::New);
         if forgetful {
             self.log = Log::new(base);
-            let disk = if self.sync() { base } else { Viewstamp::default() };
+            let disk = if self.logs() { base } else { Viewstamp::default() };
             self.stores.start(recovered.view, disk);
             self.start_recovery(now, out);
             return;
@@ -198,9 +227,16 @@ impl Replica {
         self.stores.start(recovered.view, self.log.last());
         self.store(now, Change::default(), out);
         let entries: Vec<_> = self.log.above(base.op).cloned().collect();
-        let known = entries.last().map_or(base.op, |entry| entry.commit.max(base.op));
+        let (known, durable) = entries.last().map_or((base.op, base), |e| (e.commit, e.durable));
+        if self.lazy() {
+            self.lag_bytes = entries.iter().map(|entry| entry.size()).sum();
+        }
         out.extend(entries.into_iter().map(Output::Execute));
         self.learn_commit(known, out);
+        self.learn_durable(durable, out);
+        if self.lazy() && recovered.trust != Trust::New {
+            self.forget(now);
+        }
         // A new group's first replica has nobody to wait for.
         let first = recovered.trust == Trust::New && self.me == ReplicaId(0);
         self.election.due_at = if first || self.config.replicas == 1 {
@@ -245,9 +281,9 @@ impl Replica {
             Message::ElectPrepare { view, last } => {
                 self.on_elect_prepare(now, from, view, last, out);
             }
-            Message::ElectPrepareOk { view, incarnations } => {
+            Message::ElectPrepareOk { view, forgetful, incarnations } => {
                 if self.merge(from, incarnation, &incarnations) {
-                    self.on_elect_prepare_ok(now, from, view, out);
+                    self.on_elect_prepare_ok(now, from, view, forgetful, out);
                 }
             }
             Message::ElectAccept { entry } => self.on_elect_accept(now, from, entry, out),
@@ -277,8 +313,13 @@ impl Replica {
             Message::StateGone => self.on_state_gone(from),
             Message::Recovery { attempt } => self.on_recovery(from, attempt, out),
             Message::RecoveryOk { attempt, view, last, standing, incarnations } => {
-                if self.merge(from, incarnation, &incarnations) {
+                if !self.merge(from, incarnation, &incarnations) {
+                    return;
+                }
+                if self.recovery.is_some() {
                     self.on_recovery_ok(now, from, attempt, view, last, standing, out);
+                } else {
+                    self.on_reminder(attempt, view, last, standing);
                 }
             }
             _ => unreachable!("on_message handles the rest"),
@@ -324,6 +365,7 @@ impl Replica {
         }
         self.resync_timeout(now, out);
         self.transfer_timeout(now, out);
+        self.forgetful_timeout(now, out);
     }
 
     /// Enters a higher view: what was counted for the old one is void.
@@ -391,6 +433,7 @@ impl Protocol for Replica {
         }
         assert!(self.log.last().view <= self.view, "entries are of views that were entered");
         assert!(self.commit <= self.log.last().op, "what is committed is in the log");
+        assert!(self.stable <= self.commit, "what is stable is committed");
     }
 
     fn deadline(&self) -> Option<u64> {
@@ -401,7 +444,8 @@ impl Protocol for Replica {
         };
         let catch_up = self.catch_up.as_ref().map(|catch_up| catch_up.retry_at);
         let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
-        [Some(duty), catch_up, transfer].into_iter().flatten().min()
+        let forgetful = self.forgetful.as_ref().map(|forgetful| forgetful.retry_at);
+        [Some(duty), catch_up, transfer, forgetful].into_iter().flatten().min()
     }
 
     fn admission(&self) -> Result<(), Refusal> {
@@ -417,7 +461,16 @@ impl Protocol for Replica {
         self.view
     }
 
+    fn durable(&self) -> Viewstamp {
+        self.durable
+    }
+
     fn report(&self) -> Report {
+        let tentative = self.log.get(self.durable.op.next()).filter(|_| self.logs());
+        let since = tentative.map_or(0, |entry| match entry.content {
+            Content::Batch { unix_ms, .. } => unix_ms,
+            Content::ViewStart => 0,
+        });
         Report {
             role: self.role,
             durability: self.config.durability,
@@ -427,6 +480,11 @@ impl Protocol for Replica {
             disk: self.stores.disk(),
             durable: self.durable,
             checkpoint: self.checkpoints.written,
+            lag_bytes: self.lag_bytes,
+            lag_since: since,
+            forgetful: self.forgetful.is_some(),
+            rolled_back: self.rolled_back,
+            risky_elections: self.risky_elections,
             view_changed_at: self.view_changed_at,
             dropped: self.dropped,
         }

@@ -3,7 +3,8 @@
 //!
 //! Neither view nor log changes before the entries that replace them are there, and then in one
 //! atomic batch (errata: VR). Entries arrive in pieces; each piece leaves a prefix of the leader's
-//! log, which is safe to hold: what it replaced was not acknowledged by a quorum.
+//! log, which is safe to hold: what it replaced was not acknowledged by a quorum, or is lost by the
+//! rules of `lazy`; nothing durable is ever replaced.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -138,7 +139,9 @@ impl Replica {
             }
             let previous = fresh[0].previous;
             let truncate = (previous != self.log.last()).then_some(previous.op);
+            let durable = fresh[fresh.len() - 1].durable;
             self.extend(now, fresh, truncate, out);
+            self.learn_durable(durable, out);
         }
         self.catch_up = None;
         if self.log.last() == end {

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smr::contract::Output;
-use smr::{Entry, Now, OpNumber, StoreBatch, StoreNumber, View, Viewstamp};
+use smr::{Durability, Entry, Now, OpNumber, StoreBatch, StoreNumber, View, Viewstamp};
 
 use crate::replica::{Out, Replica};
 
@@ -27,6 +27,8 @@ struct Outstanding {
 pub(crate) struct Stores {
     last: StoreNumber,
     outstanding: VecDeque<Outstanding>,
+    /// The sum of their bytes.
+    backlog: usize,
     disk: Viewstamp,
     view: View,
     trim: Option<OpNumber>,
@@ -64,7 +66,7 @@ impl Stores {
 
     /// Bytes of entries that the disk has not stored yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.outstanding.iter().map(|batch| batch.bytes).sum()
+        self.backlog
     }
 
     /// Whether everything handed to the disk is stored.
@@ -109,19 +111,21 @@ impl Replica {
         } else {
             view
         };
-        let change = if self.sync() { change } else { Change::default() };
+        let change = if self.logs() { change } else { Change::default() };
         let empty = change.append.is_empty() && change.truncate.is_none() && change.reset.is_none();
         if view.is_none() && empty {
             return;
         }
         self.stores.last.0 += 1;
-        let disk = if self.sync() { self.log.last() } else { self.stores.disk };
+        let disk = if self.logs() { self.log.last() } else { self.stores.disk };
+        let bytes = change.append.iter().map(|entry| entry.size()).sum();
+        self.stores.backlog += bytes;
         self.stores.outstanding.push_back(Outstanding {
             number: self.stores.last,
             issued_at: now.micros,
             disk,
             view: view.unwrap_or(newest),
-            bytes: change.append.iter().map(|entry| entry.size()).sum(),
+            bytes,
         });
         out.push(Output::Store(StoreBatch {
             number: self.stores.last,
@@ -129,7 +133,7 @@ impl Replica {
             truncate: change.truncate,
             append: change.append,
             view,
-            trim: self.stores.trim.take().filter(|_| self.sync()),
+            trim: self.stores.trim.take().filter(|_| self.logs()),
         }));
     }
 
@@ -137,6 +141,7 @@ impl Replica {
         while self.stores.outstanding.front().is_some_and(|batch| batch.number <= number) {
             let batch = self.stores.outstanding.pop_front().expect("just seen");
             self.stores.disk = batch.disk;
+            self.stores.backlog -= batch.bytes;
             self.stores.view = self.stores.view.max(batch.view);
         }
         if self.recovery.is_some() {
@@ -156,7 +161,9 @@ impl Replica {
         self.stores.view() >= self.view
     }
 
-    /// The last operation that this replica can acknowledge in its view: in memory, or on disk.
+    /// The last operation that this replica can acknowledge in its view: on disk in `sync`, and in
+    /// memory otherwise; but in `lazy` nothing before the view's first entry is on disk ([Mao]
+    /// 4.2.5, step 6), which makes final how the view before ended.
     pub(crate) fn acknowledgeable(&self) -> OpNumber {
         if !self.view_stored() {
             return OpNumber(0);
@@ -164,9 +171,15 @@ impl Replica {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::AckBeforeStored) && !self.leading
             || self.bug(crate::Bug::CountSelfBeforeStored) && self.leading
+            || self.bug(crate::Bug::AckBeforeViewStored)
         {
             return self.log.last().op;
         }
-        if self.sync() { self.stores.disk().op } else { self.log.last().op }
+        match self.config.durability {
+            Durability::Memory => self.log.last().op,
+            Durability::Sync => self.stores.disk().op,
+            Durability::Lazy if self.stores.disk().view == self.view => self.log.last().op,
+            Durability::Lazy => OpNumber(0),
+        }
     }
 }

@@ -81,7 +81,7 @@ impl Replica {
         out: &mut Out,
     ) {
         if self.recovery.is_some() {
-            return; // any other replica's checkpoint is committed state, whatever its view
+            return; // any other replica's checkpoint is stable state, whatever its view
         }
         self.hear_follower(now, to);
         self.fetching(now);
@@ -122,7 +122,7 @@ impl Replica {
         {
             return; // a duplicate, or of another attempt
         }
-        if chunk.position.op <= self.commit || self.leading {
+        if chunk.position.op <= self.stable || self.leading {
             self.transfer = None;
             return;
         }
@@ -156,16 +156,24 @@ impl Replica {
         let transfer = self.transfer.take().expect("a transfer was being installed");
         assert!(transfer.installing && !self.leading);
         let Some(position) = position else { return };
-        assert!(position.op > self.commit, "a transfer never goes back");
+        assert!(position.op > self.stable, "a transfer never goes back");
         // The checkpoint may be younger than the view in which it was asked for.
         let view = transfer.view.max(position.view);
         if view > self.view {
             self.set_view(now, view, out);
         }
         self.log = Log::new(position);
+        // A log that ended elsewhere may have been acknowledged further.
+        self.rolled_back += self.commit.0.saturating_sub(position.op.0);
         self.commit = position.op;
+        self.stable = position.op;
+        if self.logs() {
+            self.durable = position;
+        }
+        self.lag_bytes = 0;
         self.checkpoint_installed(position);
         self.store(now, Change { reset: Some(position), ..Change::default() }, out);
+        self.recall();
         self.enter_as_backup(now);
         self.start_catch_up(now, transfer.from, view, out);
         self.recovery_progress(now, out);

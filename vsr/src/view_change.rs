@@ -27,6 +27,8 @@ struct Candidacy {
     /// Whether the view was on disk and ELECTPREPARE has gone out.
     announced: bool,
     votes: ReplicaSet,
+    /// Those of forgetful replicas.
+    marked: ReplicaSet,
 }
 
 /// A replica's part in elections.
@@ -40,6 +42,9 @@ pub(crate) struct Election {
     vote_for: Option<ReplicaId>,
     /// The highest view that anybody has told of.
     highest: View,
+    /// Since when there have been votes enough, but too many of forgetful replicas, in
+    /// [`Now::micros`].
+    short_since: Option<u64>,
 }
 
 impl Election {
@@ -47,6 +52,7 @@ impl Election {
     pub(crate) fn heard(&mut self, due_at: u64) {
         self.due_at = due_at;
         self.pre_vote = None;
+        self.short_since = None;
     }
 
     /// The view has changed: what was going on in the old one is over.
@@ -63,6 +69,7 @@ impl Election {
         }
         if let Some(candidacy) = &mut self.candidacy {
             candidacy.votes.remove(replica);
+            candidacy.marked.remove(replica);
         }
     }
 }
@@ -141,15 +148,16 @@ impl Replica {
             return;
         }
         if let Some(to) = self.election.vote_for.take() {
-            let incarnations = self.incarnations();
-            self.send(to, Message::ElectPrepareOk { view: self.view, incarnations }, out);
+            let (forgetful, incarnations) = (self.marked(), self.incarnations());
+            let vote = Message::ElectPrepareOk { view: self.view, forgetful, incarnations };
+            self.send(to, vote, out);
         }
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if !candidacy.announced {
             candidacy.announced = true;
             let (view, last) = (self.view, self.log.last());
             self.broadcast(Message::ElectPrepare { view, last }, out);
-            self.count_vote(now, self.me, out);
+            self.count_vote(now, self.me, self.marked(), out);
         }
     }
 
@@ -181,7 +189,19 @@ impl Replica {
         if votes {
             self.election.vote_for = Some(from);
             self.election_stored(now, out);
+        } else if self.lazy() {
+            // Who is elected after a crash of many may have less than this replica: it stands soon.
+            self.election.due_at = now.micros + self.jitter() / 4;
         }
+    }
+
+    /// Whether this replica's vote is that of one that may have forgotten what it acknowledged.
+    fn marked(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::ForgetfulVoteUnmarked) {
+            return false;
+        }
+        self.forgetful.is_some()
     }
 
     pub(crate) fn on_elect_prepare_ok(
@@ -189,23 +209,39 @@ impl Replica {
         now: Now,
         from: ReplicaId,
         view: View,
+        forgetful: bool,
         out: &mut Out,
     ) {
         if view == self.view {
-            self.count_vote(now, from, out);
+            self.count_vote(now, from, forgetful, out);
         }
     }
 
-    /// Step 4.
-    fn count_vote(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
-        let quorum = self.quorum();
+    /// Step 4. The votes of f + 1 replicas that remember everything preserve what was acknowledged.
+    /// If more than f are forgetful, that cannot be had, and any f + 1 votes do once all have voted
+    /// or had time to; if forgetful ones and silent ones together are more than f, after a patience
+    /// (contracts: forgetful votes).
+    fn count_vote(&mut self, now: Now, from: ReplicaId, forgetful: bool, out: &mut Out) {
+        let (quorum, all) = (self.quorum(), usize::from(self.config.replicas));
+        let timing = self.config.timing;
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if !candidacy.announced {
             return;
         }
         candidacy.votes.insert(from);
-        if candidacy.votes.len() >= quorum {
+        if forgetful {
+            candidacy.marked.insert(from);
+        }
+        let (votes, marked) = (candidacy.votes.len(), candidacy.marked.len());
+        if votes - marked >= quorum {
             self.elected(now, out);
+        } else if votes >= quorum {
+            let since = *self.election.short_since.get_or_insert(now.micros);
+            let patience = if marked >= quorum { timing.election } else { timing.patience };
+            if votes == all || now.micros >= since + patience {
+                self.risky_elections += 1;
+                self.elected(now, out);
+            }
         }
     }
 
@@ -229,7 +265,8 @@ impl Replica {
         self.broadcast(message, out);
     }
 
-    /// Step 6. What the elected log does not hold was never acknowledged by a quorum.
+    /// Step 6. What the elected log does not hold was not acknowledged by a quorum, or is
+    /// lost (`lazy`).
     pub(crate) fn on_elect_accept(
         &mut self,
         now: Now,
@@ -271,6 +308,9 @@ impl Replica {
     pub(crate) fn become_primary(&mut self, now: Now) {
         assert!(self.leading && self.view_stored());
         self.role = Role::Primary;
+        self.election.short_since = None;
+        // How the views before ended is final now.
+        self.forgetful = None;
         self.view_changed_at = now.micros;
         self.heartbeat_at = now.micros; // the backups hear of the commitment at once
     }

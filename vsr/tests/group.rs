@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use smr::executor::CheckpointStep;
 use smr::{
-    BadCheckpoint, CheckpointChunk, ClientId, ClientMessage, Context, Durability, Effect, Executor,
-    GroupId, Host, Identity, Incarnation, Input, Log, Now, OpNumber, ReadOutcome, Recovered,
-    ReplicaId, Reply, Role, StateMachine, StoreBatch, To, Trust, View, Viewstamp,
+    BadCheckpoint, CheckpointChunk, ClientId, Context, Durability, Effect, Executor, GroupId, Host,
+    Identity, Incarnation, Input, Log, Now, OpNumber, ReadOutcome, Recovered, ReplicaId, Reply,
+    Role, StateMachine, StoreBatch, To, Trust, View, Viewstamp,
 };
 use vsr::{Answer, Client, Config, Finished, Limits, Message, Replica, Timing};
 
@@ -104,7 +104,7 @@ impl Group {
             saved: vec![Vec::new(); usize::from(replicas)],
             writing: vec![None; usize::from(replicas)],
             network: VecDeque::new(),
-            client: Client::new(id, replicas, ReplicaId(0), Timing::default()),
+            client: Client::new(id, replicas, ReplicaId(0), Timing::default(), vsr::OnLoss::Report),
             sends: Vec::new(),
             finished: Vec::new(),
         };
@@ -257,10 +257,7 @@ impl Group {
             {
                 let (now, mut effects) = (self.time(), Vec::new());
                 if let Some(host) = &mut self.hosts[to.index()] {
-                    match message {
-                        ClientMessage::Request(request) => host.request(now, request, &mut effects),
-                        ClientMessage::Read(read) => host.read(now, read, &mut effects),
-                    }
+                    host.client(now, message, &mut effects);
                     self.perform(to, effects);
                 }
             } else {
@@ -289,7 +286,7 @@ impl Group {
 
     fn submit(&mut self, body: &'static [u8]) {
         let now = self.time();
-        self.client.submit(now, Bytes::from_static(body), &mut self.sends).unwrap();
+        self.client.submit(now, Bytes::from_static(body), false, &mut self.sends).unwrap();
     }
 
     /// Submits a request and returns its answer.
