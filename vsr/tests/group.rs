@@ -10,7 +10,7 @@ use smr::{
     Identity, Incarnation, Input, Log, Now, OpNumber, ReadOutcome, Recovered, ReplicaId, Reply,
     Role, StateMachine, StoreBatch, To, Trust, View, Viewstamp,
 };
-use vsr::{Answer, Client, Config, Finished, Limits, Message, Replica, Timing};
+use vsr::{Answer, Client, Config, Finished, Limits, Message, OnLoss, Replica, Timing};
 
 /// Adds up the lengths of its requests.
 #[derive(Default)]
@@ -79,11 +79,15 @@ impl Disk {
     }
 }
 
+const ALL: [Durability; 3] = [Durability::Memory, Durability::Sync, Durability::Lazy];
+
 struct Group {
     now: u64,
     durability: Durability,
     hosts: Vec<Option<Host<Replica, Sum>>>,
     disks: Vec<Disk>,
+    /// Disks that store nothing for the time being, with what waits for them.
+    stuck: Vec<Option<VecDeque<StoreBatch>>>,
     saved: Vec<Vec<u8>>,
     /// The chunks of the checkpoint that is being written.
     writing: Vec<Option<Vec<Vec<u8>>>>,
@@ -95,16 +99,21 @@ struct Group {
 
 impl Group {
     fn new(replicas: u8, durability: Durability) -> Group {
+        Group::with(replicas, durability, OnLoss::Report)
+    }
+
+    fn with(replicas: u8, durability: Durability, on_loss: OnLoss) -> Group {
         let id = ClientId { gateway: 100, incarnation: Incarnation(1) };
         let mut group = Group {
             now: 0,
             durability,
             hosts: (0..replicas).map(|_| None).collect(),
             disks: vec![Disk::default(); usize::from(replicas)],
+            stuck: vec![None; usize::from(replicas)],
             saved: vec![Vec::new(); usize::from(replicas)],
             writing: vec![None; usize::from(replicas)],
             network: VecDeque::new(),
-            client: Client::new(id, replicas, ReplicaId(0), Timing::default(), vsr::OnLoss::Report),
+            client: Client::new(id, replicas, ReplicaId(0), Timing::default(), on_loss),
             sends: Vec::new(),
             finished: Vec::new(),
         };
@@ -162,6 +171,9 @@ impl Group {
                             self.network.push_back((id, peer, incarnation, message.clone()));
                         }
                     }
+                }
+                Effect::Store(batch) if self.stuck[id.index()].is_some() => {
+                    self.stuck[id.index()].as_mut().unwrap().push_back(batch);
                 }
                 Effect::Store(batch) => {
                     self.disks[id.index()].store(&batch);
@@ -284,6 +296,34 @@ impl Group {
         self.deliver();
     }
 
+    /// Stops all disks: what is stored from here on is lost in a crash.
+    fn stick(&mut self) {
+        self.stuck.fill(Some(VecDeque::new()));
+    }
+
+    /// Lets a stopped disk store what waits for it.
+    fn unstick(&mut self, id: ReplicaId) {
+        for batch in self.stuck[id.index()].take().into_iter().flatten() {
+            self.disks[id.index()].store(&batch);
+            self.input(id, Input::Stored(batch.number));
+        }
+    }
+
+    fn crash(&mut self, id: ReplicaId) {
+        self.hosts[id.index()] = None;
+        self.stuck[id.index()] = None;
+        self.network.retain(|&(from, to, ..)| from != id && to != id);
+    }
+
+    fn crash_all(&mut self) {
+        (0..3).for_each(|id| self.crash(ReplicaId(id)));
+        (0..3).for_each(|id| self.start(ReplicaId(id), Trust::Intact));
+    }
+
+    fn report(&self, id: ReplicaId) -> smr::Report {
+        smr::Protocol::report(self.hosts[id.index()].as_ref().unwrap().protocol())
+    }
+
     fn submit(&mut self, body: &'static [u8]) {
         let now = self.time();
         self.client.submit(now, Bytes::from_static(body), false, &mut self.sends).unwrap();
@@ -333,7 +373,7 @@ fn role(host: &Host<Replica, Sum>) -> Role {
 
 #[test]
 fn a_group_of_any_size_serves() {
-    for durability in [Durability::Memory, Durability::Sync] {
+    for durability in ALL {
         for replicas in [1, 2, 3, 5] {
             let mut group = Group::new(replicas, durability);
             assert_eq!(group.ask(b"four"), "4");
@@ -347,7 +387,7 @@ fn a_group_of_any_size_serves() {
 
 #[test]
 fn the_next_primary_goes_on_where_the_last_one_died() {
-    for durability in [Durability::Memory, Durability::Sync] {
+    for durability in ALL {
         let mut group = Group::new(3, durability);
         assert_eq!(group.ask(b"one"), "3");
         let died = group.primary();
@@ -363,15 +403,15 @@ fn the_next_primary_goes_on_where_the_last_one_died() {
 }
 
 #[test]
-fn all_at_once_sync_comes_back_and_memory_says_that_it_cannot() {
-    for durability in [Durability::Memory, Durability::Sync] {
+fn all_at_once_the_disks_bring_it_back_and_memory_says_that_it_cannot() {
+    for durability in ALL {
         let mut group = Group::new(3, durability);
         assert_eq!(group.ask(b"precious"), "8");
         group.hosts = (0..3).map(|_| None).collect();
         group.network.clear();
         (0..3).for_each(|id| group.start(ReplicaId(id), Trust::Intact));
         group.run(1_000);
-        if durability == Durability::Sync {
+        if durability != Durability::Memory {
             assert_eq!(group.read(), "8");
         } else {
             (0..3).for_each(|id| assert_eq!(group.role(ReplicaId(id)), Role::StateLost));
@@ -401,7 +441,7 @@ fn logs_are_trimmed_while_requests_flow() {
 
 #[test]
 fn a_replica_that_missed_too_much_fetches_a_checkpoint() {
-    for durability in [Durability::Memory, Durability::Sync] {
+    for durability in ALL {
         let mut group = Group::new(3, durability);
         group.ask(b"begin");
         let away = ReplicaId((group.primary().0 + 1) % 3);
@@ -410,7 +450,7 @@ fn a_replica_that_missed_too_much_fetches_a_checkpoint() {
             group.ask(&[b'x'; 100]);
         }
         group.run(100);
-        let trust = if durability == Durability::Sync { Trust::Lost } else { Trust::Intact };
+        let trust = if durability != Durability::Memory { Trust::Lost } else { Trust::Intact };
         group.start(away, trust);
         group.run(1_000);
         assert_eq!(group.role(away), Role::Backup);
@@ -418,4 +458,131 @@ fn a_replica_that_missed_too_much_fetches_a_checkpoint() {
         let base = smr::Protocol::report(group.hosts[away.index()].as_ref().unwrap().protocol());
         assert!(base.checkpoint.op > OpNumber(0), "it came back by checkpoint");
     }
+}
+
+#[test]
+fn lazy_answers_before_the_disk_and_a_durable_request_after_it() {
+    let mut group = Group::new(3, Durability::Lazy);
+    assert_eq!(group.ask(b"begin"), "5");
+    group.run(100);
+    group.stick();
+    assert_eq!(group.ask(b"fast"), "9");
+    let primary = group.primary();
+    let report = group.report(primary);
+    assert!(report.durable.op < report.commit && report.lag_bytes > 0, "{report:?}");
+    let now = group.time();
+    group.client.submit(now, Bytes::from_static(b"sure"), true, &mut group.sends).unwrap();
+    group.run(300);
+    assert_eq!(group.finished, [], "it waits for two disks");
+    group.unstick(primary);
+    group.run(50);
+    assert_eq!(group.finished, [], "it waits for two disks");
+    group.unstick(ReplicaId((primary.0 + 1) % 3));
+    assert_eq!(group.answer(), "13");
+    group.run(50);
+    assert_eq!(group.report(primary).lag_bytes, 0);
+}
+
+#[test]
+fn a_group_whose_disks_do_not_follow_stops_taking_requests() {
+    let mut group = Group::new(3, Durability::Lazy);
+    group.ask(b"begin");
+    group.run(100);
+    group.stick();
+    for _ in 0..30 {
+        group.submit(&[b'x'; 100]);
+        group.deliver();
+    }
+    let done = group.finished.len();
+    assert!((5..25).contains(&done), "{done} were answered");
+    let primary = group.primary();
+    assert!(group.report(primary).lag_bytes < 3_000, "{:?}", group.report(primary));
+    (0..3).for_each(|id| group.unstick(ReplicaId(id)));
+    group.run(1_000);
+    assert_eq!(group.finished.len(), 30);
+}
+
+#[test]
+fn what_a_crash_of_all_takes_is_reported_or_replayed() {
+    for on_loss in [OnLoss::Report, OnLoss::Replay] {
+        let mut group = Group::with(3, Durability::Lazy, on_loss);
+        assert_eq!(group.ask(b"kept"), "4");
+        group.run(100);
+        group.stick();
+        assert_eq!(group.ask(b"lost1"), "9");
+        assert_eq!(group.ask(b"lost2"), "14");
+        group.crash_all();
+        group.submit(b"next");
+        group.run(2_000);
+        let loss = group.client.take_loss().expect("two are gone");
+        let bodies = group.finished.drain(..).map(|finished| match finished.answer {
+            Answer::Done { body, .. } => (finished.again, body),
+            other => panic!("{other:?}"),
+        });
+        let bodies: Vec<_> = bodies.collect();
+        match on_loss {
+            OnLoss::Report => {
+                assert_eq!((loss.dropped.len(), bodies.len()), (1, 0));
+                assert_eq!(group.sums(), vec![4; 3]);
+                assert_eq!(group.ask(b"after"), "9");
+            }
+            OnLoss::Replay => {
+                assert_eq!(loss.replayed, 2);
+                let expected = [(true, "9"), (true, "14"), (false, "18")];
+                assert_eq!(bodies, expected.map(|(again, body)| (again, Bytes::from(body))));
+                assert_eq!(group.sums(), vec![18; 3]);
+                assert_eq!(group.client.tentative(), 0);
+            }
+        }
+        assert!(group.client.take_loss().is_none());
+    }
+}
+
+/// An operation that only the primary and a replica that forgets it have acknowledged; the third
+/// replica was paused, and now the primary is.
+fn one_forgot_and_one_never_heard() -> (Group, ReplicaId, Host<Replica, Sum>) {
+    let mut group = Group::new(3, Durability::Lazy);
+    group.ask(b"begin");
+    group.run(100);
+    let primary = group.primary();
+    let (forgets, ignorant) = (ReplicaId((primary.0 + 1) % 3), ReplicaId((primary.0 + 2) % 3));
+    group.stuck[forgets.index()] = Some(VecDeque::new());
+    let paused = group.hosts[ignorant.index()].take();
+    assert_eq!(group.ask(b"dear"), "9");
+    group.crash(forgets);
+    let primarys = group.hosts[primary.index()].take().unwrap();
+    group.hosts[ignorant.index()] = paused;
+    group.start(forgets, Trust::Intact);
+    (group, primary, primarys)
+}
+
+#[test]
+fn a_forgetful_vote_waits_for_one_who_remembers() {
+    let (mut group, primary, primarys) = one_forgot_and_one_never_heard();
+    group.run(900);
+    let leads = |host: &Host<_, _>| role(host) == Role::Primary;
+    assert!(!group.hosts.iter().flatten().any(leads), "it would cost what was acknowledged");
+    group.hosts[primary.index()] = Some(primarys);
+    group.run(1_000);
+    assert_eq!(group.sums(), vec![9; 3]);
+    for id in (0..3).map(ReplicaId) {
+        let report = group.report(id);
+        assert!(!report.forgetful && report.rolled_back == 0, "{report:?}");
+        assert_eq!(report.risky_elections, 0);
+    }
+}
+
+#[test]
+fn patience_ends_and_the_loss_is_reported() {
+    let (mut group, primary, primarys) = one_forgot_and_one_never_heard();
+    group.run(2_000);
+    let elected = group.primary();
+    assert_eq!(group.report(elected).risky_elections, 1);
+    group.hosts[primary.index()] = Some(primarys);
+    group.run(1_000);
+    assert_eq!(group.sums(), vec![5; 3]);
+    assert_eq!(group.report(primary).rolled_back, 1);
+    group.submit(b"more");
+    group.run(300);
+    assert_eq!(group.client.take_loss().map(|loss| loss.dropped.len()), Some(1));
 }
