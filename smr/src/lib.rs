@@ -6,7 +6,7 @@
 //! rest (network, disk) to its environment.
 //!
 //! Invariants: the same inputs give the same outputs; a request is executed at most once
-//! ([`client_table::ClientTable`]); what is rolled back was never acknowledged.
+//! ([`client_table::ClientTable`]); what is stable is never rolled back.
 #![no_std]
 #![forbid(unsafe_code)]
 
