@@ -1,0 +1,246 @@
+//! One process's face: its own memory, and its peers'. A verb is done when `post` returns.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use smr::ReplicaId;
+
+use super::error::Error;
+use super::greeting;
+use super::lanes::Lanes;
+use super::layout::Layout;
+use super::segment::{Segment, Window};
+use crate::contract::{
+    Access, Completion, Fabric, Geometry, GrantNumber, Place, RegionId, Status, Verb, VerbId,
+};
+use crate::holder::{self, Holder};
+
+/// A peer whose memory is mapped. The socket is closed last: whoever sees it closed knows that this
+/// process stores to no lane any more.
+struct Peer {
+    segment: Segment,
+    /// By region: what this process has renounced.
+    renounced: Vec<GrantNumber>,
+    /// Kept open for as long as this process may store to the peer's memory.
+    stream: Option<UnixStream>,
+}
+
+/// One process of the fabric. Not `Clone`: one thread at a time writes a process's lanes.
+pub struct Endpoint {
+    me: ReplicaId,
+    layout: Arc<Layout>,
+    file: OwnedFd,
+    /// By region; none of open ones.
+    lanes: Vec<Option<Lanes>>,
+    /// By process, itself included.
+    peers: Vec<Option<Peer>>,
+    done: VecDeque<Done>,
+    /// Space for reads to come.
+    spare: Vec<Vec<u64>>,
+}
+
+/// A verb that is done, with the words of a read.
+struct Done {
+    id: VerbId,
+    status: Status,
+    grant: Option<GrantNumber>,
+    read: Option<Vec<u64>>,
+}
+
+impl Endpoint {
+    /// Makes the memory of process `me`, all zero. The owner holds its exclusive regions.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    ///
+    /// # Panics
+    /// If the geometry has a number out of range, or has no process `me`.
+    pub fn new(geometry: Geometry, me: ReplicaId) -> Result<Endpoint, Error> {
+        assert!(me.0 < geometry.processes, "no such process");
+        let layout = Arc::new(Layout::new(geometry));
+        let file = super::mapping::Mapping::create(layout.words)?;
+        let own = Segment::create(&file, layout.clone(), me)?;
+        let regions = layout.geometry.regions.len();
+        let book = |region: u8| {
+            let region = RegionId(region);
+            let exclusive = layout.access(region) == Access::Exclusive;
+            exclusive.then(|| Lanes::new(&own, region, me))
+        };
+        let lanes = (0..=254).take(regions).map(book).collect();
+        let mut peers: Vec<_> = (0..layout.geometry.processes).map(|_| None).collect();
+        let renounced = vec![GrantNumber(0); regions];
+        peers[me.index()] = Some(Peer { segment: own, renounced, stream: None });
+        let (done, spare) = Default::default();
+        Ok(Endpoint { me, layout, file, lanes, peers, done, spare })
+    }
+
+    /// Exchanges memory with the process at the other end, which does the same, and returns which
+    /// process it is. Blocks for as long as the stream's read timeout says. The stream is kept, so
+    /// that each side learns of the other's end. A new process of a peer takes its former one's
+    /// place and holds no grant. That only one process of an id tries is the caller's to see to (by
+    /// the lock of its data directory).
+    ///
+    /// # Errors
+    /// [`Error`]; nothing has changed, and the stream is closed.
+    pub fn attach(&mut self, stream: UnixStream) -> Result<ReplicaId, Error> {
+        greeting::send(&stream, &self.file)?;
+        let file = greeting::receive(&stream)?;
+        let (segment, process) = Segment::open(file, self.layout.clone())?;
+        if process == self.me {
+            return Err(Error::NotAPeer { what: "it has the same id" });
+        }
+        if self.peers[process.index()].is_some() && !self.has_ended(process) {
+            return Err(Error::StillAttached(process));
+        }
+        greeting::agree(&stream)?;
+        let own = self.peers[self.me.index()].as_ref().expect("attached from the start");
+        for lanes in self.lanes.iter_mut().flatten() {
+            lanes.process_ended(&own.segment, process);
+        }
+        let renounced = vec![GrantNumber(0); self.lanes.len()];
+        self.peers[process.index()] = Some(Peer { segment, renounced, stream: Some(stream) });
+        Ok(process)
+    }
+
+    /// Whether the process of a peer has ended (a stopped one has not). Its memory stays. True of
+    /// one that was never attached.
+    pub fn has_ended(&self, process: ReplicaId) -> bool {
+        match &self.peers[process.index()] {
+            Some(Peer { stream: Some(stream), .. }) => greeting::has_ended(stream),
+            Some(Peer { stream: None, .. }) => false,
+            None => true,
+        }
+    }
+
+    /// The regions of a process, for other threads; none of a process that was never attached.
+    pub fn window(&self, process: ReplicaId) -> Option<Window> {
+        self.peers[process.index()].as_ref().map(|peer| Window(peer.segment.clone()))
+    }
+
+    /// Uses idle time: zeroes up to `budget` words that a later grant would have to.
+    pub fn sweep(&mut self, budget: usize) {
+        let own = self.peers[self.me.index()].as_ref().expect("attached from the start");
+        let lanes = self.lanes.iter_mut().flatten();
+        lanes.fold(budget, |left, lanes| lanes.sweep(&own.segment, left));
+    }
+
+    /// [`Verb::Write`] at once, with words that come from an iterator.
+    ///
+    /// # Panics
+    /// As [`Fabric::post`].
+    #[inline]
+    pub fn write(
+        &mut self,
+        to: Place,
+        under: GrantNumber,
+        words: impl ExactSizeIterator<Item = u64>,
+    ) -> Status {
+        let Some(peer) = &self.peers[to.process.index()] else { return Status::Gone };
+        let segment = &peer.segment;
+        let range = segment.layout.geometry.range(to.region, to.offset, words.len());
+        if segment.layout.access(to.region) == Access::Open {
+            segment.write_open(to.region, to.offset, words);
+            return Status::Ok;
+        }
+        if under <= peer.renounced[to.region.index()] {
+            return Status::Refused;
+        }
+        let lane = &segment.lane(to.region, self.me.0)[range];
+        let under = Holder::new(under, self.me.0);
+        match holder::write(segment.holder(to.region), under, lane, words) {
+            true => Status::Ok,
+            false => Status::Refused,
+        }
+    }
+
+    fn renounce(&mut self, owner: ReplicaId, region: RegionId) -> Status {
+        assert!(self.layout.access(region) == Access::Exclusive, "the region is open");
+        let Some(peer) = &mut self.peers[owner.index()] else { return Status::Gone };
+        // Every grant that this process has been given has this number or a lower one, and every
+        // later one will have a higher one.
+        let number = Holder::load(peer.segment.holder(region)).number();
+        peer.renounced[region.index()] = number;
+        holder::renounce(peer.segment.renounced(region, self.me), number);
+        Status::Ok
+    }
+
+    fn own(&self) -> &Segment {
+        &self.peers[self.me.index()].as_ref().expect("attached from the start").segment
+    }
+
+    /// The book of one of this process's exclusive regions, and its memory.
+    fn lanes(&mut self, region: RegionId) -> (&mut Lanes, &Segment) {
+        let own = self.peers[self.me.index()].as_ref().expect("attached from the start");
+        (self.lanes[region.index()].as_mut().expect("the region is exclusive"), &own.segment)
+    }
+}
+
+impl Fabric for Endpoint {
+    fn me(&self) -> ReplicaId {
+        self.me
+    }
+
+    fn post(&mut self, id: VerbId, verb: Verb<'_>) {
+        let mut done = Done { id, status: Status::Ok, grant: None, read: None };
+        match verb {
+            Verb::Write { to, under, words } => {
+                done.status = self.write(to, under, words.iter().copied());
+            }
+            Verb::Read { from, words } => match &self.peers[from.process.index()] {
+                Some(peer) => {
+                    let mut read = self.spare.pop().unwrap_or_default();
+                    read.resize(words as usize, 0);
+                    peer.segment.read(from.region, from.offset, &mut read);
+                    done.read = Some(read);
+                }
+                None => done.status = Status::Gone,
+            },
+            Verb::Grant { region, to, keep } => {
+                let (lanes, own) = self.lanes(region);
+                done.grant = lanes.grant(own, to, keep);
+                if done.grant.is_none() {
+                    done.status = Status::Refused;
+                }
+            }
+            Verb::Revoke { region } => {
+                let (lanes, own) = self.lanes(region);
+                lanes.revoke(own);
+            }
+            Verb::Renounce { owner, region } => done.status = self.renounce(owner, region),
+        }
+        self.done.push_back(done);
+    }
+
+    fn poll(&mut self, words: &mut Vec<u64>) -> Option<Completion> {
+        let done = self.done.pop_front()?;
+        words.clear();
+        if let Some(read) = done.read {
+            let spare = std::mem::replace(words, read);
+            self.spare.push(spare);
+        }
+        Some(Completion { id: done.id, status: done.status, grant: done.grant })
+    }
+
+    fn load(&self, region: RegionId, offset: u32, words: &mut [u64]) {
+        self.own().read(region, offset, words);
+    }
+
+    fn store(&mut self, region: RegionId, offset: u32, words: &[u64]) -> Status {
+        let own = self.own();
+        if self.layout.access(region) == Access::Open {
+            own.write_open(region, offset, words.iter().copied());
+            return Status::Ok;
+        }
+        let range = self.layout.geometry.range(region, offset, words.len());
+        let holder = Holder::load(own.holder(region));
+        if holder.lane() != self.me.0 || !holder.in_force() {
+            return Status::Refused;
+        }
+        let lane = &own.lane(region, self.me.0)[range];
+        let written = holder::write(own.holder(region), holder, lane, words.iter().copied());
+        assert!(written, "only this thread changes the holder word");
+        Status::Ok
+    }
+}

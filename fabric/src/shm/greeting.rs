@@ -1,0 +1,78 @@
+//! Passing the memory: each side sends one message with its segment's file descriptor attached,
+//! looks at the other's, and then says that it agrees. Who is not agreed with uses nothing of the
+//! other's memory.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::error::Error;
+
+const GREETING: [u8; 8] = *b"LSFABR01";
+
+/// Hands a file to the other side.
+pub(crate) fn send(stream: &UnixStream, file: &OwnedFd) -> Result<(), Error> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
+    let sent =
+        rustix::net::sendmsg(stream, &[IoSlice::new(&GREETING)], &mut control, SendFlags::NOSIGNAL)
+            .map_err(|e| Error::os("send the memory", e))?;
+    // A fresh socket takes eight bytes at once.
+    if sent == GREETING.len() { Ok(()) } else { Err(Error::NotAPeer { what: "it takes nothing" }) }
+}
+
+/// Takes the other side's file.
+pub(crate) fn receive(stream: &UnixStream) -> Result<OwnedFd, Error> {
+    let mut bytes = [0; GREETING.len()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    )
+    .map_err(|e| Error::os("receive the peer's memory", e))?;
+    if received.bytes != GREETING.len() || bytes != GREETING {
+        return Err(Error::NotAPeer { what: "it does not greet as one" });
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Error::NotAPeer { what: "its memory was not passed" });
+    }
+    let files = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    files.and_then(|mut files| files.next()).ok_or(Error::NotAPeer { what: "it passes no memory" })
+}
+
+/// Agrees, and waits for the other side to agree.
+pub(crate) fn agree(mut stream: &UnixStream) -> Result<(), Error> {
+    let closed =
+        |e: &std::io::Error| matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+    let answer = stream.write_all(&[1]).and_then(|()| stream.read(&mut [0]));
+    match answer {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(Error::NotAPeer { what: "it did not agree" }),
+        Err(e) if closed(&e) => Err(Error::NotAPeer { what: "it did not agree" }),
+        Err(e) => Err(Error::os("hear from the peer", e)),
+    }
+}
+
+/// Whether the other side's process has ended, or has let go of its memory.
+pub(crate) fn has_ended(stream: &UnixStream) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    match rustix::net::recv(stream, &mut [0_u8; 1], flags) {
+        Ok((0, _)) => true,
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,6 @@
+//! The atomics of the lanes: the standard ones, or loom's when its model checker runs.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
