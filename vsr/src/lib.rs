@@ -75,4 +75,6 @@ pub enum Bug {
     TruncateThenAppend,
     /// The client takes what is smaller than the new view for covered by it.
     CoverageByNumber,
+    /// In `lazy`, a replica that restarts rolls back what it does not know to be durable.
+    TentativeDroppedOnRestart,
 }

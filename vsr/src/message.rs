@@ -95,6 +95,12 @@ pub enum Message {
         /// Lives known to the voter.
         incarnations: Incarnations,
     },
+    /// My log goes on where the candidate's ends: elected over me, it would drop operations that may
+    /// be acknowledged (durability `lazy`; [Mao] 4.2.5 ignores the candidate).
+    ElectRefuse {
+        /// The candidate's view.
+        view: View,
+    },
     /// ELECTACCEPT (step 5): the view's first entry.
     ElectAccept {
         /// It; `entry.previous` is cOpMax.
@@ -244,6 +250,10 @@ impl Message {
                 out.u8(u8::from(*forgetful));
                 put_incarnations(out, incarnations);
             }
+            Message::ElectRefuse { view } => {
+                out.u8(17);
+                out.u64(view.0);
+            }
             Message::ElectAccept { entry } => {
                 out.u8(7);
                 entry.encode(out);
@@ -318,7 +328,7 @@ impl Message {
         let mut from = Reader::new(bytes);
         let message = match from.u8()? {
             kind @ 0..=2 => Self::decode_normal(kind, &mut from)?,
-            kind @ 3..=10 => Self::decode_election(kind, &mut from)?,
+            kind @ (3..=10 | 17) => Self::decode_election(kind, &mut from)?,
             kind => Self::decode_resync(kind, &mut from)?,
         };
         from.finish()?;
@@ -359,6 +369,7 @@ impl Message {
                 forgetful: from.u8()? == 1,
                 incarnations: get_incarnations(from)?,
             },
+            17 => Message::ElectRefuse { view: from.view()? },
             7 => Message::ElectAccept { entry: Arc::new(Entry::decode(from)?) },
             8 => Message::StaleView { view: from.view()? },
             9 => Message::Recovery { attempt: from.u64()? },

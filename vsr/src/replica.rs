@@ -224,7 +224,14 @@ impl Replica {
         }
         assert_eq!(recovered.log.base(), base, "the log begins where the checkpoint ends");
         self.log = recovered.log;
+        #[cfg(feature = "planted-bugs")]
+        self.drop_tentative();
         self.stores.start(recovered.view, self.log.last());
+        #[cfg(feature = "planted-bugs")]
+        if self.lazy() && self.bug(crate::Bug::TentativeDroppedOnRestart) {
+            let truncate = Some(self.log.last().op);
+            self.store(now, Change { truncate, ..Change::default() }, out);
+        }
         self.store(now, Change::default(), out);
         let entries: Vec<_> = self.log.above(base.op).cloned().collect();
         let (known, durable) = entries.last().map_or((base.op, base), |e| (e.commit, e.durable));
@@ -244,6 +251,15 @@ impl Replica {
         } else {
             now.micros + self.config.timing.election / 2 + self.jitter()
         };
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn drop_tentative(&mut self) {
+        if self.lazy() && self.bug(crate::Bug::TentativeDroppedOnRestart) {
+            let base = self.log.base();
+            let known = self.log.above(base.op).map(|entry| entry.durable).max();
+            self.log.truncate(known.unwrap_or(base).max(base).op);
+        }
     }
 
     fn on_message(
@@ -286,6 +302,7 @@ impl Replica {
                     self.on_elect_prepare_ok(now, from, view, forgetful, out);
                 }
             }
+            Message::ElectRefuse { view } => self.on_elect_refuse(view),
             Message::ElectAccept { entry } => self.on_elect_accept(now, from, entry, out),
             Message::StaleView { view } => self.on_stale_view(now, view, out),
             other => self.on_resync_message(now, from, incarnation, other, out),

@@ -29,6 +29,8 @@ struct Candidacy {
     votes: ReplicaSet,
     /// Those of forgetful replicas.
     marked: ReplicaSet,
+    /// A replica that answers holds more than the candidate does.
+    refused: bool,
 }
 
 /// A replica's part in elections.
@@ -189,9 +191,26 @@ impl Replica {
         if votes {
             self.election.vote_for = Some(from);
             self.election_stored(now, out);
-        } else if self.lazy() {
-            // Who is elected after a crash of many may have less than this replica: it stands soon.
+        } else {
+            self.refuse(now, from, view, out);
+        }
+    }
+
+    /// Who is elected after a crash of many may have less than this replica, which therefore says
+    /// so and stands soon itself. One whose disk does not answer could not: it counts as silent.
+    fn refuse(&mut self, now: Now, candidate: ReplicaId, view: View, out: &mut Out) {
+        let patience = self.config.timing.election;
+        if self.lazy() && !self.stores.stalled(now.micros.saturating_sub(patience)) {
+            self.send(candidate, Message::ElectRefuse { view }, out);
             self.election.due_at = now.micros + self.jitter() / 4;
+        }
+    }
+
+    /// Without f + 1 unmarked votes there is no election over one that answers and holds more.
+    pub(crate) fn on_elect_refuse(&mut self, view: View) {
+        if let Some(candidacy) = self.election.candidacy.as_mut().filter(|_| view == self.view) {
+            candidacy.refused = true;
+            self.election.short_since = None;
         }
     }
 
@@ -220,7 +239,7 @@ impl Replica {
     /// Step 4. The votes of f + 1 replicas that remember everything preserve what was acknowledged.
     /// If more than f are forgetful, that cannot be had, and any f + 1 votes do once all have voted
     /// or had time to; if forgetful ones and silent ones together are more than f, after a patience
-    /// (contracts: forgetful votes).
+    /// (contracts: forgetful votes). Who refuses is not silent.
     fn count_vote(&mut self, now: Now, from: ReplicaId, forgetful: bool, out: &mut Out) {
         let (quorum, all) = (self.quorum(), usize::from(self.config.replicas));
         let timing = self.config.timing;
@@ -235,7 +254,7 @@ impl Replica {
         let (votes, marked) = (candidacy.votes.len(), candidacy.marked.len());
         if votes - marked >= quorum {
             self.elected(now, out);
-        } else if votes >= quorum {
+        } else if votes >= quorum && !candidacy.refused {
             let since = *self.election.short_since.get_or_insert(now.micros);
             let patience = if marked >= quorum { timing.election } else { timing.patience };
             if votes == all || now.micros >= since + patience {

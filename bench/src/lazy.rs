@@ -1,0 +1,258 @@
+//! `lockstep bench lazy`: the evaluation of Lazy VSR ([Mao] 4.6.1, 4.6.2, 4.6.5) over again, as
+//! plots and JSON: lazy against sync (and memory) on the disk as it is and with an emulated latency.
+//!
+//! The groups of one disk run side by side and are measured in turn, so that a busy machine hits all
+//! of them; what is not being measured is idle. Load is closed: a client sends its next request when
+//! an earlier one is answered.
+
+mod figures;
+mod group;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use lockstep_client::load::{self, Load};
+use lockstep_client::{Client, Options};
+use serde::Serialize;
+
+use group::Group;
+
+/// A part of the evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// One connection with 1 and with 20 puts outstanding: medians of several rounds
+    Ratios,
+    /// Throughput and latency against clients (Figures 4-5 to 4-8)
+    Clients,
+    /// Throughput against the share of durable puts (Figure 4-9)
+    Share,
+    /// Puts one by one and in batches (Figure 4-11)
+    Batched,
+}
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub struct LazyOptions {
+    /// Which parts
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ratios,clients,share,batched")]
+    pub parts: Vec<Part>,
+    /// Microseconds that each forced write takes longer than the disk needs (EMULATED); 0 is the
+    /// disk as it is
+    #[arg(long, value_delimiter = ',', default_value = "0,500,10000", value_name = "MICROS")]
+    pub disks: Vec<u64>,
+    /// Bytes of a value
+    #[arg(long, value_delimiter = ',', default_value = "8,1024", value_name = "BYTES")]
+    pub sizes: Vec<usize>,
+    /// Clients with one put outstanding each
+    #[arg(long, value_delimiter = ',', default_value = "1,5,10,20,40,70,100")]
+    pub clients: Vec<usize>,
+    /// Percent of the puts that are durable
+    #[arg(long, value_delimiter = ',', default_value = "0,1,5,10,20,40,60,80,100")]
+    pub shares: Vec<u32>,
+    /// Seconds that each measurement takes
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Measurements of each ratio, whose median counts
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Where figures go; made if missing
+    #[arg(long, default_value = "lazy-figures")]
+    pub out: PathBuf,
+    /// Where the replicas keep their data, on the disk to be measured; emptied afterwards [default:
+    /// in the directory of the figures]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// The groups use 20 ports from here on
+    #[arg(long, default_value_t = 7600)]
+    pub port: u16,
+}
+
+/// What an acknowledgement means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    Memory,
+    Lazy,
+    Sync,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Memory => "memory",
+            Mode::Lazy => "lazy",
+            Mode::Sync => "sync",
+        }
+    }
+}
+
+/// How a load is shaped.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Shape {
+    clients: usize,
+    /// Requests, per client.
+    outstanding: usize,
+    /// Puts per request.
+    batch: usize,
+    value_bytes: usize,
+    durable_percent: u32,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    part: Part,
+    mode: Mode,
+    /// Added to each forced write, in microseconds.
+    emulated_disk_us: u64,
+    shape: Shape,
+    puts_per_second: f64,
+    mean_us: f64,
+    p50_us: u64,
+    p99_us: u64,
+    p999_us: u64,
+}
+
+/// Runs the parts, writes figures and JSON, and prints the table.
+///
+/// # Errors
+/// If a group does not serve, a put fails, or a file cannot be written.
+pub fn run(options: &LazyOptions) -> Result<()> {
+    ensure!(options.seconds > 0.0 && options.rounds > 0, "there is nothing to measure");
+    std::fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    let data = options.dir.clone().unwrap_or_else(|| options.out.join("data"));
+    let bar = progress(options);
+    let mut points = Vec::new();
+    for &disk in &options.disks {
+        let measured = on_disk(options, disk, &data, &bar);
+        std::fs::remove_dir_all(&data).ok();
+        points.extend(measured?);
+    }
+    bar.finish_and_clear();
+    figures::write(&points, &options.out)?;
+    figures::print(&points);
+    println!("figures and points.json are in {}", options.out.display());
+    Ok(())
+}
+
+fn on_disk(options: &LazyOptions, disk: u64, data: &Path, bar: &ProgressBar) -> Result<Vec<Point>> {
+    let modes = [Mode::Memory, Mode::Lazy, Mode::Sync];
+    let mut groups = Vec::new();
+    for (port, mode) in (options.port..).step_by(6).zip(modes) {
+        groups.push((mode, Group::start(mode.name(), port, disk, &data.join(mode.name()))?));
+    }
+    let mut points = Vec::new();
+    for &part in &options.parts {
+        let rounds = if part == Part::Ratios { options.rounds } else { 1 };
+        for shape in shapes(options, part) {
+            for _ in 0..rounds {
+                for (mode, group) in &groups {
+                    let wanted = match part {
+                        Part::Ratios | Part::Clients => true,
+                        Part::Share => *mode == Mode::Lazy,
+                        Part::Batched => *mode != Mode::Memory,
+                    };
+                    if wanted {
+                        bar.set_message(format!("{} {shape:?}", mode.name()));
+                        let mut point = measure(group, shape, options.seconds)?;
+                        (point.part, point.mode, point.emulated_disk_us) = (part, *mode, disk);
+                        points.push(point);
+                        bar.inc(1);
+                    }
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// The loads of a part.
+fn shapes(options: &LazyOptions, part: Part) -> Vec<Shape> {
+    let one = Shape { clients: 1, outstanding: 1, batch: 1, value_bytes: 1024, durable_percent: 0 };
+    let sized =
+        |shape: Shape| options.sizes.iter().map(move |&value_bytes| Shape { value_bytes, ..shape });
+    match part {
+        Part::Ratios => vec![one, Shape { outstanding: 20, ..one }],
+        Part::Clients => {
+            options.clients.iter().flat_map(|&clients| sized(Shape { clients, ..one })).collect()
+        }
+        Part::Share => {
+            let shares = options.shares.iter();
+            shares
+                .map(|&durable_percent| Shape { durable_percent, outstanding: 20, ..one })
+                .collect()
+        }
+        Part::Batched => {
+            let single = Shape { clients: 100, ..one };
+            let batched = Shape { batch: 100, ..single };
+            [single, batched].into_iter().flat_map(sized).collect()
+        }
+    }
+}
+
+fn progress(options: &LazyOptions) -> ProgressBar {
+    let modes = |part| match part {
+        Part::Ratios => 3 * options.rounds,
+        Part::Clients => 3,
+        Part::Share => 1,
+        Part::Batched => 2,
+    };
+    let all = options.parts.iter().map(|&part| shapes(options, part).len() * modes(part));
+    let bar = ProgressBar::new((all.sum::<usize>() * options.disks.len()) as u64);
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {eta} left  {msg}");
+    bar.with_style(style.expect("a constant"))
+}
+
+fn measure(group: &Group, shape: Shape, seconds: f64) -> Result<Point> {
+    let mut clients = Vec::new();
+    for _ in 0..shape.clients {
+        clients.push(Client::connect(group.peers(), Options::default())?);
+    }
+    let load = Load {
+        outstanding: shape.outstanding,
+        batch: shape.batch,
+        value_bytes: shape.value_bytes,
+        durable: f64::from(shape.durable_percent) / 100.0,
+        duration: Duration::from_secs_f64(seconds / 4.0),
+        ..Load::default()
+    };
+    // The first quarter warms up.
+    run_load(&mut clients, &load, |_| {})?;
+    let load = Load { duration: Duration::from_secs_f64(seconds), ..load };
+    let mut latencies = Histogram::<u64>::new(3)?;
+    let tally = run_load(&mut clients, &load, |micros| latencies.saturating_record(micros))?;
+    let puts = tally.answered as f64 * shape.batch as f64;
+    Ok(Point {
+        part: Part::Ratios,
+        mode: Mode::Lazy,
+        emulated_disk_us: 0,
+        shape,
+        puts_per_second: puts / tally.elapsed.as_secs_f64(),
+        mean_us: latencies.mean(),
+        p50_us: latencies.value_at_quantile(0.5),
+        p99_us: latencies.value_at_quantile(0.99),
+        p999_us: latencies.value_at_quantile(0.999),
+    })
+}
+
+fn run_load(clients: &mut [Client], load: &Load, mut each: impl FnMut(u64)) -> Result<load::Tally> {
+    let mut first = None;
+    let sample = |sample: load::Sample| each(sample.took.as_micros() as u64);
+    let tally = load::run(clients, load, sample, |_, error| {
+        first.get_or_insert(error);
+    })?;
+    match first {
+        Some(error) => Err(error).context("a put failed"),
+        None => Ok(tally),
+    }
+}
