@@ -4,7 +4,9 @@
 //! turns (A B A B ...), each figure is the median of its repetitions, and what counts is the ratio.
 //! Load and servers share the machine's cores, for all alike.
 
+mod batched;
 mod etcd;
+mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,12 +46,21 @@ pub struct Arguments {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "throughput,latency,sync,memory"
+        default_value = "throughput,latency,sync,batched,memory"
     )]
     parts: Vec<Part>,
+    /// Seconds of one measurement of batched puts
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// What our acknowledgements of batched puts mean; with several, one group each
+    #[arg(long, value_delimiter = ',', default_value = "sync")]
+    durability: Vec<String>,
     /// Build etcd and its benchmark with Go, below the target directory, if not on the PATH
     #[arg(long)]
     build_etcd: bool,
+    /// Install ZooKeeper's Debian package with apt-get, if it is not there
+    #[arg(long)]
+    install_zookeeper: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,6 +74,8 @@ enum Part {
     Latency,
     /// Durable puts per second, beside etcd
     Sync,
+    /// Puts of 100 clients with 100 outstanding each, beside etcd and ZooKeeper
+    Batched,
     /// Bytes per key
     Memory,
 }
@@ -105,6 +118,14 @@ impl Row {
     }
 }
 
+/// What a load of puts saw.
+#[derive(Clone, Copy)]
+pub struct Figures {
+    per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
 /// A Redis, or what took its place.
 struct Peer {
     name: String,
@@ -134,13 +155,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             rows.extend(latency(arguments, &lockstep, &directory, peer)?);
         }
     }
+    let beside_etcd = has_part(Part::Sync) || has_part(Part::Batched);
+    let etcd = beside_etcd.then(|| found("etcd", etcd::find(arguments.build_etcd))).flatten();
     if has_part(Part::Sync)
-        && let Some(benchmark) = &benchmark
+        && let (Some(benchmark), Some(tools)) = (&benchmark, &etcd)
     {
-        match etcd::find(arguments.build_etcd) {
-            Ok(tools) => rows.push(sync(arguments, &lockstep, &directory, &tools, benchmark)?),
-            Err(error) => skip(&format!("no comparison with etcd: {error:#}")),
-        }
+        rows.push(sync(arguments, &lockstep, &directory, tools, benchmark)?);
+    }
+    if has_part(Part::Batched) {
+        let zookeeper = found("ZooKeeper", zookeeper::find(arguments.install_zookeeper));
+        rows.extend(batched::measure(&batched::Setup {
+            lockstep: &lockstep,
+            directory: &directory,
+            durabilities: &arguments.durability,
+            etcd: etcd.as_ref(),
+            zookeeper: zookeeper.as_ref(),
+            repetitions: arguments.repetitions,
+            seconds: arguments.seconds,
+        })?);
     }
     for peer in &peers {
         if has_part(Part::Memory) {
@@ -153,6 +185,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
+}
+
+/// A rival, or nothing and the reason on standard error.
+fn found<T>(name: &str, rival: Result<T>) -> Option<T> {
+    rival.inspect_err(|error| skip(&format!("no comparison with {name}: {error:#}"))).ok()
 }
 
 fn peers() -> Vec<Peer> {
@@ -321,11 +358,12 @@ fn sync(
     let requests = arguments.requests;
     let run =
         Run { test: "SET", pipeline: 16, requests, connections: "63", keys: Some(etcd::KEY_SPACE) };
+    let load = etcd::Load { connections: 100, clients: 1000, value_size: 64 };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..arguments.repetitions {
         eprintln!("durable puts, round {}", round + 1);
         ours.push(run.per_second(benchmark, port)?);
-        theirs.push(cluster.puts_per_second(tools, requests / 2)?);
+        theirs.push(cluster.puts(tools, &load, requests / 2)?.per_second);
     }
     Ok(Row {
         what: "durable puts per second, about 1,000 outstanding".to_string(),
@@ -407,6 +445,12 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The figure that so many in a hundred do not exceed, of figures in order.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let index = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
 fn print(rows: &[Row], json: bool) {
     if json {
         let rows: Vec<serde_json::Value> = rows.iter().map(as_json).collect();
@@ -467,6 +511,14 @@ mod tests {
     fn a_median_is_in_the_middle() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn percentiles_are_figures_that_were_seen() {
+        let sorted: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!((percentile(&sorted, 50), percentile(&sorted, 99)), (100.0, 198.0));
+        assert_eq!(percentile(&[7.0], 99), 7.0);
+        assert!(percentile(&[], 50).is_nan());
     }
 
     #[test]
