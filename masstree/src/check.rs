@@ -32,7 +32,7 @@ impl<V: Slot> Masstree<V> {
     pub fn check(&mut self) -> Shape {
         let guard = pin();
         let mut shape = Shape::default();
-        let mut entrances = vec![top_layer(self.root_cell(), &guard)];
+        let mut entrances = vec![top_layer(self.root(), &guard)];
         while let Some(entrance) = entrances.pop() {
             let keys_or_layers = check_layer(entrance, &mut shape, &mut entrances, &guard);
             assert!(shape.layers == 1 || keys_or_layers > 0, "an empty layer was not collapsed");
@@ -110,11 +110,12 @@ fn check_border<'g>(
     entrances: &mut Vec<Ref<'g, Node>>,
     guard: &'g Guard,
 ) {
+    let border = border.lock();
     let permutation = border.permutation();
     let mut last: Option<Position> = None;
     for index in 0..permutation.len() {
         let slot = permutation.slot(index);
-        let entry = border.get().entry(slot, guard).expect("a live slot is filled");
+        let entry = border.entry(slot, guard);
         assert!(last.is_none_or(|last| last < entry.at), "keys ascend");
         assert!(entry.at.class <= LONG);
         assert!(entry.at.slice >= border.lowkey);
@@ -126,7 +127,7 @@ fn check_border<'g>(
                 entrances.push(entrance);
             }
             LinkOrValue::Value(_) => {
-                assert_eq!(entry.suffix.is_empty(), entry.at.class < LONG);
+                assert_eq!(entry.suffix.as_bytes().is_empty(), entry.at.class < LONG);
                 shape.keys += 1;
             }
         }

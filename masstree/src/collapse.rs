@@ -10,7 +10,7 @@
 
 use crate::{
     border::{Border, Search},
-    field::{LinkOrValue, LinkOrValueCell, Ref},
+    field::{Link, LinkOrValue, Ref},
     find::{find_border, lock_border, settle},
     get::top_layer,
     guard::Guard,
@@ -21,7 +21,7 @@ use crate::{
 
 /// Takes the layer at `depth` on the way of `key` out of the tree if it is empty, and then the
 /// layers above it that this leaves empty.
-pub(crate) fn collapse(root: &LinkOrValueCell, key: &[u8], depth: usize, guard: &Guard) {
+pub(crate) fn collapse(root: &Link<Node>, key: &[u8], depth: usize, guard: &Guard) {
     let Some(path) = path_of(root, key, depth, guard) else { return };
     for (upper, layer) in path.into_iter().enumerate().rev() {
         let at = Position::of(&key[upper * SLICE..]);
@@ -29,7 +29,7 @@ pub(crate) fn collapse(root: &LinkOrValueCell, key: &[u8], depth: usize, guard: 
         // whoever empties it collapses it.
         let Ok(border) = lock_border(layer, at.slice, guard) else { return };
         let Search::Found { index, slot } = border.search(border.permutation(), at) else { return };
-        let Some(LinkOrValue::Layer(entrance)) = border.target(slot, guard) else { return };
+        let LinkOrValue::Layer(entrance) = border.target(slot, guard) else { return };
         let Some(nodes) = lock_empty_layer(entrance, guard) else { return };
         for node in &nodes {
             node.word().mark_deleted();
@@ -47,7 +47,7 @@ pub(crate) fn collapse(root: &LinkOrValueCell, key: &[u8], depth: usize, guard: 
 
 /// Entrances of the layers 0 to `depth - 1` that `key` passes through.
 fn path_of<'g>(
-    root: &LinkOrValueCell,
+    root: &Link<Node>,
     key: &[u8],
     depth: usize,
     guard: &'g Guard,
@@ -66,12 +66,10 @@ fn next_layer<'g>(layer: Ref<'g, Node>, at: Position, guard: &'g Guard) -> Optio
     let (mut border, mut version) = find_border(layer, at.slice, guard).ok()?;
     loop {
         (border, version) = settle(border, version, at.slice, guard).ok()?;
-        let next = match border.search(border.permutation(), at) {
-            Search::Found { slot, .. } => border.target(slot, guard),
-            Search::Missing { .. } => None,
-        };
+        let found = border.find(border.permutation(), at).map(|slot| border.raw(slot));
         if !border.changed(version) {
-            let Some(LinkOrValue::Layer(next)) = next else { return None };
+            // SAFETY: the version shows that what was read belongs together.
+            let LinkOrValue::Layer(next) = (unsafe { found?.resolve(guard) }) else { return None };
             return Some(next);
         }
         version = border.stable();

@@ -17,7 +17,7 @@ use std::{marker::PhantomData, ops::Deref, ptr, ptr::NonNull};
 use crate::{
     guard::Guard,
     node::Node,
-    sync::{AtomicPtr, AtomicU8, AtomicU64, Ordering},
+    sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
 /// A 64-bit field.
@@ -56,8 +56,25 @@ impl Byte {
     }
 }
 
+/// A 32-bit field.
+#[derive(Debug, Default)]
+pub(crate) struct Half(AtomicU32);
+
+impl Half {
+    /// Acquire, see the module's rule.
+    pub(crate) fn load(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Release, see the module's rule.
+    pub(crate) fn store(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
 /// A pointer to something that cannot be freed during `'g`: the life of a guard, or of exclusive
 /// access to the tree. It keeps the provenance of the allocation, which a reference would narrow.
+#[derive(Debug)]
 pub(crate) struct Ref<'g, T>(NonNull<T>, PhantomData<&'g T>);
 
 impl<T> Clone for Ref<'_, T> {
@@ -79,12 +96,6 @@ impl<'g, T> Ref<'g, T> {
     /// The target stays allocated, and is not borrowed mutably, during `'g`.
     pub(crate) unsafe fn new(target: NonNull<T>) -> Self {
         Ref(target, PhantomData)
-    }
-
-    /// Gives up the box; `'g` must be chosen within the target's life by linking it into the tree
-    /// under a guard, or by freeing it explicitly.
-    pub(crate) fn leak(target: Box<T>) -> Self {
-        Ref(NonNull::from(Box::leak(target)), PhantomData)
     }
 
     pub(crate) fn as_non_null(self) -> NonNull<T> {
@@ -124,6 +135,19 @@ impl<T> Link<T> {
         Some(unsafe { Ref::new(target) })
     }
 
+    pub(crate) fn to(target: Ref<'_, T>) -> Self {
+        Link(AtomicPtr::new(target.as_non_null().as_ptr()))
+    }
+
+    /// Replaces one target by another, unless the link has changed since. The old target is
+    /// protected by a guard, so that its address has not been taken anew.
+    pub(crate) fn replace(&self, old: Ref<'_, T>, new: Ref<'_, T>) {
+        let (old, new) = (old.as_non_null().as_ptr(), new.as_non_null().as_ptr());
+        // Release: readers enter the new node through this store (partner: `load`).
+        // Relaxed on failure: the outcome is not used, a later writer tries again.
+        let _ = self.0.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+    }
+
     /// The target, for the only user of the field.
     pub(crate) fn exclusive(&mut self) -> Option<NonNull<T>> {
         // Relaxed: exclusive access was obtained in some way that synchronizes.
@@ -143,7 +167,7 @@ impl<T> Link<T> {
 }
 
 /// A value as the tree holds it: what `Slot::into_raw` returned.
-pub(crate) type RawValue = NonNull<()>;
+pub(crate) type RawValue = *mut ();
 
 /// What a slot leads to.
 #[derive(Clone, Copy)]
@@ -154,25 +178,8 @@ pub(crate) enum LinkOrValue<'g> {
     Layer(Ref<'g, Node>),
 }
 
-impl LinkOrValue<'_> {
-    fn encode(self) -> *mut () {
-        match self {
-            LinkOrValue::Value(raw) => {
-                assert!(raw.addr().get() & LAYER_TAG == 0, "a Slot's pointer is even");
-                raw.as_ptr()
-            }
-            LinkOrValue::Layer(node) => {
-                node.as_non_null().as_ptr().cast::<()>().map_addr(|a| a | LAYER_TAG)
-            }
-        }
-    }
-}
-
-/// The low bit tells a layer from a value.
-const LAYER_TAG: usize = 1;
-
-/// The `link_or_value` union of [Mao] figure 3-2. The pointer itself says which of the two it is,
-/// so replacing a value by a layer is one store and needs no UNSTABLE state in between.
+/// The `link_or_value` union of [Mao] figure 3-2. The slot's kind says which of the two it is
+/// (border.rs), so that values may use all of its bits.
 #[derive(Debug)]
 pub(crate) struct LinkOrValueCell(AtomicPtr<()>);
 
@@ -181,32 +188,17 @@ impl LinkOrValueCell {
         LinkOrValueCell(AtomicPtr::new(ptr::null_mut()))
     }
 
-    pub(crate) fn layer(root: Ref<'_, Node>) -> Self {
-        LinkOrValueCell(AtomicPtr::new(LinkOrValue::Layer(root).encode()))
-    }
-
-    /// Acquire, see the module's rule. `None` if the slot was never filled.
-    pub(crate) fn load<'g>(&self, _guard: &'g Guard) -> Option<LinkOrValue<'g>> {
-        let target = NonNull::new(self.0.load(Ordering::Acquire))?;
-        if target.addr().get() & LAYER_TAG == 0 {
-            return Some(LinkOrValue::Value(target));
-        }
-        let node = target.as_ptr().map_addr(|a| a & !LAYER_TAG).cast::<Node>();
-        // SAFETY: a tagged pointer was made from a node's address, hence not null, and the node is
-        // protected by the guard as in `Link::load`.
-        Some(LinkOrValue::Layer(unsafe { Ref::new(NonNull::new_unchecked(node)) }))
+    /// Acquire, see the module's rule.
+    pub(crate) fn load(&self) -> *mut () {
+        self.0.load(Ordering::Acquire)
     }
 
     /// Release, see the module's rule.
     pub(crate) fn store(&self, target: LinkOrValue<'_>) {
-        self.0.store(target.encode(), Ordering::Release);
-    }
-
-    /// Replaces one entrance of a layer by a better one, unless the cell has changed since.
-    pub(crate) fn replace_layer(&self, old: Ref<'_, Node>, new: Ref<'_, Node>) {
-        let (old, new) = (LinkOrValue::Layer(old).encode(), LinkOrValue::Layer(new).encode());
-        // Release: readers enter the new node through this store (partner: `load`).
-        // Relaxed on failure: the outcome is not used, a later writer tries again.
-        let _ = self.0.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+        let word = match target {
+            LinkOrValue::Value(raw) => raw,
+            LinkOrValue::Layer(node) => node.as_non_null().as_ptr().cast(),
+        };
+        self.0.store(word, Ordering::Release);
     }
 }

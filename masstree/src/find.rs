@@ -9,13 +9,23 @@ use crate::{
     field::Ref,
     guard::Guard,
     hook::{self, Point},
+    interior::Interior,
     node::{Locked, Node},
     version::{Version, relax},
 };
 
+/// The cache lines of a border that a lookup may need.
+pub(crate) const BORDER_LINES: usize = 6;
+const INTERIOR_LINES: usize = 4;
+
 /// The layer was empty and has been taken out of the tree.
 #[derive(Debug)]
 pub(crate) struct LayerGone;
+
+/// How much of a child of `interior` to fetch before it is looked at.
+pub(crate) fn child_lines(interior: Ref<'_, Interior>) -> usize {
+    if interior.get().is_over_borders() { BORDER_LINES } else { INTERIOR_LINES }
+}
 
 /// Climbs from an entrance of a layer to its root. An entrance is a node that was once the root;
 /// splits put new roots above it. It is on the leftmost path, so it lives as long as its layer.
@@ -58,7 +68,7 @@ pub(crate) fn find_border<'g>(
             // None only if the node is being filled: then it has changed.
             let child = node.interior().get().child_for(slice, guard);
             if let Some(child) = child {
-                child.prefetch();
+                child.prefetch(child_lines(node.interior()));
                 let child_version = child.stable();
                 if !node.changed(version) {
                     (node, version) = (child, child_version);

@@ -1,25 +1,18 @@
 //! Lookups ([Mao] figure 3-7). They write no shared memory.
 
 use crate::{
-    border::{Border, Search},
-    field::{LinkOrValue, LinkOrValueCell, RawValue, Ref},
-    find::{find_border, settle},
+    border::{Border, Raw},
+    field::{Link, LinkOrValue, RawValue, Ref},
+    find::{BORDER_LINES, find_border, settle},
     guard::Guard,
     hook::{self, Point},
-    key::{LONG, Position, suffix},
-    node::Node,
+    key::{LAYER, LONG, Position, suffix},
+    node::{Node, prefetch},
 };
-
-/// What a border knows about a key.
-enum Found<'g> {
-    Missing,
-    Value(RawValue),
-    Layer(Ref<'g, Node>),
-}
 
 /// The value of `key`. The tree owned it at some moment of the call, so it is not dropped while
 /// the guard lives.
-pub(crate) fn get(root: &LinkOrValueCell, key: &[u8], guard: &Guard) -> Option<RawValue> {
+pub(crate) fn get(root: &Link<Node>, key: &[u8], guard: &Guard) -> Option<RawValue> {
     'restart: loop {
         let mut layer = top_layer(root, guard);
         let mut rest = key;
@@ -41,10 +34,10 @@ pub(crate) fn get(root: &LinkOrValueCell, key: &[u8], guard: &Guard) -> Option<R
                 }
                 version = border.stable();
             };
-            match found {
-                Found::Missing => return None,
-                Found::Value(raw) => return Some(raw),
-                Found::Layer(next) => {
+            // SAFETY: the version shows that what was read belongs together.
+            match unsafe { found?.resolve(guard) } {
+                LinkOrValue::Value(raw) => return Some(raw),
+                LinkOrValue::Layer(next) => {
                     layer = next;
                     rest = suffix(rest);
                     hook::reach(Point::LayerEntered);
@@ -55,32 +48,29 @@ pub(crate) fn get(root: &LinkOrValueCell, key: &[u8], guard: &Guard) -> Option<R
 }
 
 /// The entrance of layer 0.
-pub(crate) fn top_layer<'g>(root: &LinkOrValueCell, guard: &'g Guard) -> Ref<'g, Node> {
-    match root.load(guard) {
-        Some(LinkOrValue::Layer(node)) => node,
-        _ => unreachable!("the root cell always leads to layer 0"),
-    }
+pub(crate) fn top_layer<'g>(root: &Link<Node>, guard: &'g Guard) -> Ref<'g, Node> {
+    root.load(guard).expect("a tree has a layer 0")
 }
 
-fn read<'g>(border: Ref<'g, Border>, at: Position, suffix: &[u8], guard: &'g Guard) -> Found<'g> {
+/// What a border knows about a key, to be validated.
+#[inline(always)]
+pub(crate) fn read<'g>(
+    border: Ref<'g, Border>,
+    at: Position,
+    suffix: &[u8],
+    guard: &'g Guard,
+) -> Option<Raw> {
     let border = border.get();
-    let Search::Found { slot, .. } = border.search(border.permutation(), at) else {
-        return Found::Missing;
-    };
-    let target = border.target(slot, guard);
+    let slot = border.find(border.permutation(), at)?;
+    let raw = border.raw(slot);
     hook::reach(Point::TargetRead);
-    match target {
-        None => Found::Missing,
-        Some(LinkOrValue::Layer(next)) => {
-            // A slot that is being refilled may pair a short class with an old layer.
-            if at.class == LONG { Found::Layer(next) } else { Found::Missing }
+    if raw.kind == LAYER {
+        // Often not the root any more, but then a step away from it.
+        for line in 0..BORDER_LINES {
+            prefetch(raw.word.cast::<u8>().wrapping_add(64 * line));
         }
-        Some(LinkOrValue::Value(raw)) => {
-            if at.class == LONG && border.suffix(slot, guard) != suffix {
-                Found::Missing
-            } else {
-                Found::Value(raw)
-            }
-        }
+    } else if at.class == LONG && !border.has_suffix(raw.kind, slot, suffix, guard) {
+        return None;
     }
+    Some(raw)
 }

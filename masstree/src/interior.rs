@@ -14,27 +14,37 @@ use crate::{
     field::{Byte, Link, Ref, Word},
     guard::Guard,
     node::{Locked, Node},
-    permutation::WIDTH,
+    slab::Size,
 };
+
+/// Keys per node: one less than in the paper, so that a node is four cache lines and not five.
+const WIDTH: usize = 14;
 
 /// An interior node.
 #[repr(C, align(64))]
 pub(crate) struct Interior {
     pub(crate) node: Node,
     nkeys: Byte,
+    /// Whether the children are borders. Never changes.
+    over_borders: bool,
     keyslice: [Word; WIDTH],
     child: [Link<Node>; WIDTH + 1],
 }
 
+#[cfg(all(not(loom), target_pointer_width = "64"))]
+const _: () = assert!(size_of::<Interior>() == 4 * 64);
+
 impl Interior {
     /// A new interior, locked, without keys or children.
-    fn new_locked<'g>(root: bool) -> Locked<'g, Interior> {
-        Locked::new_node(Box::new(Interior {
+    fn new_locked<'g>(root: bool, over_borders: bool) -> Locked<'g, Interior> {
+        let interior = Interior {
             node: Node::new_locked(false, root),
             nkeys: Byte::default(),
+            over_borders,
             keyslice: array::from_fn(|_| Word::default()),
             child: array::from_fn(|_| Link::none()),
-        }))
+        };
+        Locked::new_node(interior, Size::Interior)
     }
 
     /// A new root over the two halves of a split root. Both are locked by the caller.
@@ -43,7 +53,7 @@ impl Interior {
         slice: u64,
         right: Ref<'g, Node>,
     ) -> Locked<'g, Interior> {
-        let root = Self::new_locked(true);
+        let root = Self::new_locked(true, left.get().version.is_border());
         root.fill(&[slice], &[left, right]);
         left.get().parent.store(Some(root.as_ref()));
         right.get().parent.store(Some(root.as_ref()));
@@ -62,7 +72,17 @@ impl Interior {
         self.child[index].load(guard)
     }
 
-    /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8.
+    pub(crate) fn is_over_borders(&self) -> bool {
+        self.over_borders
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.nkeys() == WIDTH
+    }
+
+    /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8. Counting all smaller keys
+    /// without a branch saves the misprediction, but then the next node's address waits for the
+    /// keys: lookups of sequential keys no longer overlap, and do 9 instead of 25 million a second.
     pub(crate) fn child_for<'g>(&self, slice: u64, guard: &'g Guard) -> Option<Ref<'g, Node>> {
         let nkeys = self.nkeys();
         let mut index = 0;
@@ -84,7 +104,7 @@ impl<'g> Locked<'g, Interior> {
     /// Inserts `right` after the child at `index`. The node is not full and is marked.
     pub(crate) fn insert(&self, index: usize, slice: u64, right: Ref<'g, Node>, guard: &Guard) {
         let nkeys = self.nkeys();
-        assert!(nkeys < WIDTH);
+        assert!(!self.is_full());
         for i in (index..nkeys).rev() {
             self.keyslice[i + 1].store(self.key(i));
             self.child[i + 2].store(self.child(i + 1, guard));
@@ -96,13 +116,16 @@ impl<'g> Locked<'g, Interior> {
     }
 
     /// Inserts `right` after the child at `index` of a full node, moving the upper half to a new
-    /// sibling. Returns the sibling, locked and marked, and the slice that separates the two. The
-    /// node is marked splitting.
+    /// sibling; of the last node of a level that is filled in ascending order the upper two
+    /// children only, so that nodes stay full ([Mao] 3.1.3 has this for borders). Returns the
+    /// sibling, locked and marked, and the slice that separates the two. The node is marked
+    /// splitting.
     pub(crate) fn split_insert(
         &self,
         index: usize,
         slice: u64,
         right: Ref<'g, Node>,
+        ascending: bool,
         guard: &'g Guard,
     ) -> (Locked<'g, Interior>, u64) {
         let child = |i| self.child(i, guard).expect("a full node has all its children");
@@ -116,19 +139,19 @@ impl<'g> Locked<'g, Interior> {
             _ if i == index + 1 => right,
             _ => child(i - 1),
         });
-        const MIDDLE: usize = WIDTH.div_ceil(2);
-        let sibling = Interior::new_locked(false);
+        let middle = if ascending && index == WIDTH { WIDTH - 1 } else { WIDTH / 2 };
+        let sibling = Interior::new_locked(false, self.over_borders);
         sibling.word().mark_splitting();
-        sibling.fill(&keys[MIDDLE + 1..], &children[MIDDLE + 1..]);
-        for moved in &children[MIDDLE + 1..] {
+        sibling.fill(&keys[middle + 1..], &children[middle + 1..]);
+        for moved in &children[middle + 1..] {
             // Protected by our lock, as the old parent, and by the sibling's, as the new one.
             moved.get().parent.store(Some(sibling.as_ref()));
         }
-        self.fill(&keys[..MIDDLE], &children[..=MIDDLE]);
-        if index < MIDDLE {
+        self.fill(&keys[..middle], &children[..=middle]);
+        if index < middle {
             right.get().parent.store(Some(self.as_ref()));
         }
-        (sibling, keys[MIDDLE])
+        (sibling, keys[middle])
     }
 
     /// Takes the child at `index` out of a node with at least two. If it was the first, returns

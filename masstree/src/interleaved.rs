@@ -424,14 +424,14 @@ fn entrances_are_brought_up_to_date() {
     let guard = pin();
     let tree = tree_of((0..1000).map(n));
     put(&tree, &n(1000));
-    let root = top_layer(tree.root_cell(), &guard);
+    let root = top_layer(tree.root(), &guard);
     assert!(layer_top(root, &guard) == root && !root.get().version.is_border());
 
     let tree = tree_of((0..1000).map(|i| [*b"a prefix", n(i)].concat()));
     put(&tree, b"a prefix, once more");
-    let upper = top_layer(tree.root_cell(), &guard).border();
+    let upper = top_layer(tree.root(), &guard).border().lock();
     let slot = upper.permutation().slot(0);
-    let Some(LinkOrValue::Layer(root)) = upper.target(slot, &guard) else { panic!("no layer") };
+    let LinkOrValue::Layer(root) = upper.target(slot, &guard) else { panic!("no layer") };
     assert!(layer_top(root, &guard) == root && !root.get().version.is_border());
 }
 

@@ -16,6 +16,24 @@ pub(crate) const LONG: u8 = 9;
 /// Beyond every class: a position after all keys with the same slice.
 pub(crate) const PAST: u8 = 10;
 
+/// The longest suffix that is kept in the node itself.
+pub(crate) const TINY_MAX: usize = 4;
+
+/// What a slot holds, in a byte: a short key's class, with its value; `LONG`, for a value whose
+/// key's suffix is in the node's block; `TINY` and the suffix's length; or `LAYER`.
+pub(crate) type Kind = u8;
+
+/// See [`Kind`].
+pub(crate) const TINY: Kind = 16;
+
+/// See [`Kind`]. The slot leads to the next layer.
+pub(crate) const LAYER: Kind = 32;
+
+/// The class of a slot's key.
+pub(crate) fn class_of(kind: Kind) -> u8 {
+    kind.min(LONG)
+}
+
 /// The first slice of what is left of a key.
 pub(crate) fn slice(rest: &[u8]) -> u64 {
     match rest.first_chunk::<SLICE>() {
@@ -52,6 +70,33 @@ pub(crate) fn suffix(rest: &[u8]) -> &[u8] {
     rest.get(SLICE..).unwrap_or(&[])
 }
 
+/// A suffix of up to `TINY_MAX` bytes as one number.
+pub(crate) fn pack_tiny(suffix: &[u8]) -> u32 {
+    suffix.iter().rev().fold(0, |packed, byte| packed << 8 | u32::from(*byte))
+}
+
+/// A key's suffix as it is stored: outside the node, or taken out of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Suffix<'a> {
+    Bytes(&'a [u8]),
+    Tiny([u8; TINY_MAX], u8),
+}
+
+impl Suffix<'_> {
+    pub(crate) const NONE: Suffix<'static> = Suffix::Bytes(&[]);
+
+    pub(crate) fn unpack(kind: Kind, packed: u32) -> Self {
+        Suffix::Tiny(packed.to_le_bytes(), (kind - TINY).min(TINY_MAX as u8))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Suffix::Bytes(bytes) => bytes,
+            Suffix::Tiny(bytes, len) => &bytes[..usize::from(*len)],
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +124,14 @@ mod tests {
         }
         assert_eq!(Position::of(b""), Position::FIRST);
         assert!(Position::of(&[0xff; 9]) < Position::LAST);
+    }
+
+    #[test]
+    fn tiny_suffixes_survive_packing() {
+        for suffix in [&b"x"[..], b"\0\0", b"abc", b"\xff\0\xff\0"] {
+            let kind = TINY + suffix.len() as u8;
+            assert_eq!(Suffix::unpack(kind, pack_tiny(suffix)).as_bytes(), suffix);
+        }
     }
 
     #[test]

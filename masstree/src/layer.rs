@@ -10,7 +10,7 @@ use crate::{
     border::{Border, Entry},
     field::{LinkOrValue, RawValue, Ref},
     guard::Guard,
-    key::{LONG, Position, suffix},
+    key::{LONG, Position, Suffix, suffix},
     node::{Locked, Node},
 };
 
@@ -33,19 +33,23 @@ pub(crate) fn build_layers<'g>(
     last.sort_by_key(|entry| entry.at);
     let mut layer: Ref<'g, Node> = layer_of(&last, guard);
     for at in shared.into_iter().rev() {
-        layer = layer_of(&[Entry { at, target: LinkOrValue::Layer(layer), suffix: &[] }], guard);
+        layer = layer_of(
+            &[Entry { at, target: LinkOrValue::Layer(layer), suffix: Suffix::NONE }],
+            guard,
+        );
     }
     layer
 }
 
 fn value_entry(rest: &[u8], value: RawValue) -> Entry<'_> {
-    Entry { at: Position::of(rest), target: LinkOrValue::Value(value), suffix: suffix(rest) }
+    let suffix = Suffix::Bytes(suffix(rest));
+    Entry { at: Position::of(rest), target: LinkOrValue::Value(value), suffix }
 }
 
 /// A layer of one border with the given keys.
 fn layer_of<'g>(entries: &[Entry<'_>], guard: &Guard) -> Ref<'g, Node> {
     let border: Locked<'g, Border> = Border::new_locked(0, true);
-    border.reserve_suffixes(entries.iter().map(|entry| entry.suffix.len()).sum());
+    border.reserve_suffixes(entries);
     for (index, entry) in entries.iter().enumerate() {
         border.insert(index, *entry, guard);
     }

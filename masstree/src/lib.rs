@@ -4,13 +4,18 @@
 //! is a B+tree over 8-byte *slices* of the keys. Readers write no shared memory and validate what
 //! they read against per-node versions; writers lock single nodes.
 //!
+//! The crate's README.md says how to use it, and how it compares with other maps.
+//!
 //! Invariant: what a reader can reach stays allocated while its `Guard` lives.
 //! Deliberately absent: atomic range reads, merging of small nodes, recursion.
 
+mod batch;
 mod border;
+mod borrow;
 mod check;
 mod collapse;
 mod counter;
+mod entry;
 mod field;
 mod find;
 mod get;
@@ -23,11 +28,14 @@ mod key;
 mod layer;
 #[cfg(all(test, loom))]
 mod modelled;
+mod multi;
 mod node;
 mod permutation;
 mod put;
+mod range;
 mod remove;
 mod scan;
+mod slab;
 mod slot;
 mod split;
 mod suffix;
@@ -35,8 +43,17 @@ mod sync;
 mod tree;
 mod version;
 
+pub use borrow::Borrowed;
 pub use check::Shape;
+pub use entry::Entry;
 pub use guard::{Guard, pin};
 pub use key::MAX_KEY_LEN;
+pub use range::Range;
+pub use slab::live_nodes;
 pub use slot::Slot;
 pub use tree::Masstree;
+
+/// The examples of the README, so that they run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

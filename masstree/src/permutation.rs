@@ -34,13 +34,27 @@ impl Permutation {
         ((self.0 >> (4 * index + 4)) & 0xF) as usize
     }
 
+    /// Whether a slot holds a key.
+    pub(crate) fn has(self, slot: usize) -> bool {
+        const ONES: u64 = 0x0111_1111_1111_1111;
+        // The field that equals `slot` becomes zero; of the fields found to be zero by borrowing
+        // the lowest is one.
+        let differences = (self.0 >> 4) ^ (slot as u64 * ONES);
+        let zeros = differences.wrapping_sub(ONES) & !differences & (ONES << 3);
+        (zeros.trailing_zeros() / 4) < self.len() as u32
+    }
+
     /// Takes the next free slot and places it at `index`.
     pub(crate) fn insert(&mut self, index: usize) -> usize {
         let len = self.len();
         assert!(index <= len && len < WIDTH);
         let slot = self.slot(len);
-        self.rotate(index, len, slot);
-        self.0 += 1;
+        // The fields from `index` to below `len` move up by one.
+        let (from, to) = (4 * index + 4, 4 * len + 4);
+        let moving = (self.0 & ((1 << to) - 1)) >> from << from;
+        let above = self.0 >> to >> 4 << 4 << to;
+        let below = self.0 & ((1 << from) - 1);
+        self.0 = (below | ((slot as u64) << from) | moving << 4 | above) + 1;
         slot
     }
 
@@ -61,20 +75,6 @@ impl Permutation {
     pub(crate) fn truncate(&mut self, len: usize) {
         assert!(len <= self.len());
         self.0 = (self.0 & !0xF) | len as u64;
-    }
-
-    /// Moves the fields `index..from` up by one and puts `slot` at `index`.
-    fn rotate(&mut self, index: usize, from: usize, slot: usize) {
-        for i in (index..from).rev() {
-            let moved = self.slot(i);
-            self.set(i + 1, moved);
-        }
-        self.set(index, slot);
-    }
-
-    fn set(&mut self, index: usize, slot: usize) {
-        let shift = 4 * index + 4;
-        self.0 = (self.0 & !(0xF << shift)) | ((slot as u64) << shift);
     }
 }
 
@@ -116,6 +116,9 @@ mod tests {
                     prop_assert_eq!(permutation.remove(at), list.remove(at));
                 }
                 prop_assert_eq!(permutation.len(), list.len());
+                for slot in 0..WIDTH {
+                    prop_assert_eq!(permutation.has(slot), list.contains(&slot));
+                }
                 prop_assert_eq!(&slots(permutation)[..list.len()], &list[..]);
                 let mut all = slots(permutation);
                 all.sort_unstable();

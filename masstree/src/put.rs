@@ -6,12 +6,12 @@
 use crate::{
     border::{Border, Entry, Search},
     collapse::collapse,
-    field::{LinkOrValue, LinkOrValueCell, RawValue, Ref},
-    find::{LayerGone, layer_root, lock_border},
+    field::{Link, LinkOrValue, RawValue, Ref},
+    find::{BORDER_LINES, LayerGone, layer_root, lock_border},
     get::top_layer,
     guard::Guard,
     hook::{self, Point},
-    key::{LONG, Position, suffix},
+    key::{LONG, Position, Suffix, suffix},
     layer::build_layers,
     node::{Locked, Node},
     remove::unlink_if_empty,
@@ -28,33 +28,36 @@ pub(crate) enum Change {
 /// Lets `decide` choose what happens to `key`, given its value. Returns that value; if it was
 /// replaced or removed, it is no longer the tree's, and the caller has to retire it.
 pub(crate) fn change(
-    root: &LinkOrValueCell,
+    root: &Link<Node>,
     key: &[u8],
     guard: &Guard,
     decide: impl FnOnce(Option<RawValue>) -> Change,
 ) -> Option<RawValue> {
     'restart: loop {
-        let mut cell = root;
+        let mut above = Above::Tree(root);
         let mut entrance = top_layer(root, guard);
         let mut rest = key;
         let mut depth = 0;
         loop {
-            let Ok(border) = enter_and_lock(cell, entrance, rest, guard) else { continue 'restart };
+            let Ok(border) = enter_and_lock(above, entrance, rest, guard) else {
+                continue 'restart;
+            };
             let at = Position::of(rest);
             let search = border.search(border.permutation(), at);
-            if let Search::Found { slot, .. } = search
-                && let Some(LinkOrValue::Layer(next)) = border.target(slot, guard)
-            {
-                cell = border.as_ref().get().target_cell(slot);
-                entrance = next;
-                rest = suffix(rest);
-                depth += 1;
-                continue;
-            }
             let outcome = match search {
-                Search::Found { index, slot } => {
-                    change_found(border, index, slot, rest, guard, decide)
-                }
+                Search::Found { index, slot } => match border.target(slot, guard) {
+                    LinkOrValue::Layer(next) => {
+                        above = Above::Slot(border.as_ref(), slot);
+                        entrance = next;
+                        next.prefetch(BORDER_LINES);
+                        rest = suffix(rest);
+                        depth += 1;
+                        continue;
+                    }
+                    LinkOrValue::Value(old) => {
+                        change_found(border, (index, slot), old, rest, guard, decide)
+                    }
+                },
                 Search::Missing { index } => change_missing(border, index, rest, guard, decide),
             };
             if outcome.layer_looks_empty && depth > 0 {
@@ -64,6 +67,13 @@ pub(crate) fn change(
             return outcome.old;
         }
     }
+}
+
+/// Where the pointer to a layer was found.
+#[derive(Clone, Copy)]
+enum Above<'g> {
+    Tree(&'g Link<Node>),
+    Slot(Ref<'g, Border>, usize),
 }
 
 struct Outcome {
@@ -77,10 +87,10 @@ impl Outcome {
     }
 }
 
-/// Locks the border for what is left of the key in the layer of `entrance`. Makes the cell that
+/// Locks the border for what is left of the key in the layer of `entrance`. Makes the place that
 /// the entrance came from lead to the layer's root again if splits have put a new one above it.
 fn enter_and_lock<'g>(
-    cell: &LinkOrValueCell,
+    above: Above<'g>,
     entrance: Ref<'g, Node>,
     rest: &[u8],
     guard: &'g Guard,
@@ -89,39 +99,38 @@ fn enter_and_lock<'g>(
     let (root, _) = layer_root(entrance, guard)?;
     if root != entrance {
         hook::reach(Point::NewRootFound);
-        // The cell may be another key's by now. Then it no longer holds this entrance, whose
-        // address cannot be taken anew while we are pinned.
-        cell.replace_layer(entrance, root);
+        // The slot may be another key's by now, or have moved to another border. Then a later
+        // writer brings it up to date.
+        match above {
+            Above::Tree(link) => link.replace(entrance, root),
+            Above::Slot(border, slot) => border.lock().replace_layer(slot, entrance, root),
+        }
     }
     lock_border(root, Position::of(rest).slice, guard)
 }
 
 fn change_found<'g>(
     border: Locked<'g, Border>,
-    index: usize,
-    slot: usize,
+    (index, slot): (usize, usize),
+    old: RawValue,
     rest: &[u8],
     guard: &'g Guard,
     decide: impl FnOnce(Option<RawValue>) -> Change,
 ) -> Outcome {
-    let Some(LinkOrValue::Value(old)) = border.target(slot, guard) else {
-        unreachable!("a live slot is filled, and layers were entered before");
-    };
-    let conflict = rest.len() >= usize::from(LONG) && border.suffix(slot, guard) != suffix(rest);
-    if conflict {
-        // Another key has this slice: it moves to a new layer together with ours. One store shows
-        // readers both.
+    let is_long = rest.len() >= usize::from(LONG);
+    if is_long && !border.key_has_suffix(slot, suffix(rest), guard) {
+        // Another key has this slice: it moves to a new layer together with ours.
         if let Change::Set(new) = decide(None) {
-            let layer = build_layers((border.suffix(slot, guard), old), (suffix(rest), new), guard);
-            border.target_cell(slot).store(LinkOrValue::Layer(layer));
+            let other = border.entry(slot, guard).suffix;
+            let layer = build_layers((other.as_bytes(), old), (suffix(rest), new), guard);
+            border.set_layer(slot, layer);
         }
         return Outcome::simple(None);
     }
     match decide(Some(old)) {
         Change::Keep => Outcome::simple(Some(old)),
         Change::Set(new) => {
-            // Readers see the old value or the new one: no mark needed ([Mao] 3.1.6, "Updates").
-            border.target_cell(slot).store(LinkOrValue::Value(new));
+            border.set_value(slot, new);
             Outcome::simple(Some(old))
         }
         Change::Remove => {
@@ -140,8 +149,8 @@ fn change_missing<'g>(
     decide: impl FnOnce(Option<RawValue>) -> Change,
 ) -> Outcome {
     if let Change::Set(new) = decide(None) {
-        let entry =
-            Entry { at: Position::of(rest), target: LinkOrValue::Value(new), suffix: suffix(rest) };
+        let suffix = Suffix::Bytes(suffix(rest));
+        let entry = Entry { at: Position::of(rest), target: LinkOrValue::Value(new), suffix };
         if border.is_full() {
             split_insert(border, index, entry, guard);
         } else {

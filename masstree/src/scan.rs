@@ -7,18 +7,18 @@
 //! above. If it was collapsed meanwhile, then it was empty at some moment of the scan: no key that
 //! is there all the time can be in it.
 
-use std::ops::Bound;
+use std::{borrow::Cow, ops::Bound};
 
 use crate::{
-    border::{Border, Entry},
-    field::{LinkOrValue, LinkOrValueCell, RawValue, Ref},
-    find::{LayerGone, find_border, settle},
+    batch::Batch,
+    border::Border,
+    field::{Link, LinkOrValue, RawValue, Ref},
+    find::{BORDER_LINES, LayerGone, find_border, settle},
     get::top_layer,
     guard::Guard,
     hook::{self, Point},
-    key::{LONG, PAST, Position, SLICE, suffix},
+    key::{LONG, PAST, Position, SLICE, class_of},
     node::Node,
-    permutation::WIDTH,
 };
 
 /// Which way a scan goes.
@@ -30,52 +30,20 @@ pub(crate) enum Direction {
 
 /// Visits keys from `start` on until `visit` returns false or none are left.
 pub(crate) fn scan(
-    root: &LinkOrValueCell,
+    root: &Link<Node>,
     start: Bound<&[u8]>,
     direction: Direction,
     guard: &Guard,
-    mut visit: impl FnMut(&[u8], RawValue) -> bool,
+    visit: impl FnMut(&[u8], RawValue) -> bool,
 ) {
-    let limit = match start {
-        Bound::Unbounded => None,
-        Bound::Included(key) => Some(Limit { rest: key, inclusive: true }),
-        Bound::Excluded(key) => Some(Limit { rest: key, inclusive: false }),
-    };
-    let mut cursor = Cursor {
-        direction,
-        guard,
-        key: Vec::new(),
-        above: Vec::new(),
-        near: Near::Entrance(top_layer(root, guard)),
-        at: Position::FIRST,
-        limit: None,
-    };
-    cursor.start_layer(limit);
-    loop {
-        let more = match cursor.read_batch() {
-            Ok(batch) => {
-                hook::reach(Point::BatchRead);
-                match cursor.deliver(&batch, &mut visit) {
-                    Delivered::Stopped => return,
-                    Delivered::EnteredLayer => true,
-                    Delivered::All => cursor.next_border(&batch) || cursor.leave_layer(),
-                }
-            }
-            Err(LayerGone) => {
-                assert!(!cursor.above.is_empty(), "layer 0 is never collapsed");
-                cursor.leave_layer()
-            }
-        };
-        if !more {
-            return;
-        }
-    }
+    Cursor::new(root, start.map(Cow::Borrowed), direction, guard).run(visit);
 }
 
 /// The end of the range at which a scan starts, or what of it lies below a layer.
 #[derive(Clone, Copy)]
-struct Limit<'k> {
-    rest: &'k [u8],
+struct Limit {
+    /// Where in the key `start` this layer begins.
+    from: usize,
     inclusive: bool,
 }
 
@@ -86,7 +54,8 @@ enum Near<'g> {
     Border(Ref<'g, Border>),
 }
 
-struct Cursor<'g, 'k> {
+/// A scan on its way.
+pub(crate) struct Cursor<'g, 'k> {
     direction: Direction,
     guard: &'g Guard,
     /// The slices that lead to the current layer, then the rest of the last key delivered.
@@ -96,16 +65,13 @@ struct Cursor<'g, 'k> {
     near: Near<'g>,
     /// Ascending: keys from here on are still to come. Descending: keys before this.
     at: Position,
+    /// The key from which, or below which, the scan starts; empty if there is none.
+    start: Cow<'k, [u8]>,
     /// What the long key, or layer, at this slice is limited by.
-    limit: Option<(u64, Limit<'k>)>,
-}
-
-/// A validated copy of a border.
-struct Batch<'g> {
-    border: Ref<'g, Border>,
-    next: Option<Ref<'g, Border>>,
-    highkey: u64,
-    entries: [Option<Entry<'g>>; WIDTH],
+    limit: Option<(u64, Limit)>,
+    batch: Batch<'g>,
+    /// How far the batch is delivered: so many of its keys, from the end where the scan began.
+    delivered: usize,
 }
 
 enum Delivered {
@@ -115,8 +81,77 @@ enum Delivered {
 }
 
 impl<'g, 'k> Cursor<'g, 'k> {
+    pub(crate) fn new(
+        root: &Link<Node>,
+        start: Bound<Cow<'k, [u8]>>,
+        direction: Direction,
+        guard: &'g Guard,
+    ) -> Self {
+        let (start, limit) = match start {
+            Bound::Unbounded => (Cow::default(), None),
+            Bound::Included(key) => (key, Some(Limit { from: 0, inclusive: true })),
+            Bound::Excluded(key) => (key, Some(Limit { from: 0, inclusive: false })),
+        };
+        let mut cursor = Cursor {
+            direction,
+            guard,
+            key: Vec::new(),
+            above: Vec::new(),
+            near: Near::Entrance(top_layer(root, guard)),
+            at: Position::FIRST,
+            start,
+            limit: None,
+            batch: Batch::default(),
+            delivered: 0,
+        };
+        cursor.start_layer(limit);
+        cursor
+    }
+
+    /// Visits keys until `visit` returns false or none are left. Goes on there when called again.
+    /// Returns whether it was `visit` that ended it.
+    pub(crate) fn run(&mut self, mut visit: impl FnMut(&[u8], RawValue) -> bool) -> bool {
+        if self.batch.border.is_some() {
+            // Called again.
+            match self.deliver(&mut visit) {
+                Delivered::Stopped => return true,
+                Delivered::EnteredLayer => {}
+                Delivered::All => {
+                    if !(self.next_border() || self.leave_layer()) {
+                        return false;
+                    }
+                }
+            }
+        }
+        loop {
+            let more = match self.read_batch() {
+                Ok(()) => {
+                    hook::reach(Point::BatchRead);
+                    match self.deliver(&mut visit) {
+                        Delivered::Stopped => return true,
+                        Delivered::EnteredLayer => true,
+                        Delivered::All => self.next_border() || self.leave_layer(),
+                    }
+                }
+                Err(LayerGone) => {
+                    assert!(!self.above.is_empty(), "layer 0 is never collapsed");
+                    self.leave_layer()
+                }
+            };
+            if !more {
+                self.batch.border = None;
+                return false;
+            }
+        }
+    }
+
+    /// The key that was visited last.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// Takes the position at the beginning of a layer, which the limit may cut.
-    fn start_layer(&mut self, limit: Option<Limit<'k>>) {
+    fn start_layer(&mut self, limit: Option<Limit>) {
         self.limit = None;
         let Some(limit) = limit else {
             self.at = match self.direction {
@@ -125,11 +160,10 @@ impl<'g, 'k> Cursor<'g, 'k> {
             };
             return;
         };
-        let at = Position::of(limit.rest);
+        let at = Position::of(&self.start[limit.from..]);
         let after = Position { slice: at.slice, class: at.class + 1 };
         if at.class == LONG {
-            self.limit =
-                Some((at.slice, Limit { rest: suffix(limit.rest), inclusive: limit.inclusive }));
+            self.limit = Some((at.slice, Limit { from: limit.from + SLICE, ..limit }));
             self.at = match self.direction {
                 Direction::Ascending => at,
                 Direction::Descending => after,
@@ -140,8 +174,8 @@ impl<'g, 'k> Cursor<'g, 'k> {
         }
     }
 
-    /// Copies the border at the position.
-    fn read_batch(&self) -> Result<Batch<'g>, LayerGone> {
+    /// Copies the border at the position, and has fetched what comes after it.
+    fn read_batch(&mut self) -> Result<(), LayerGone> {
         // Descending from (s, class 0) or above: keys before it may have the slice s - 1 and be in
         // the border to the left; `next_border` comes with class PAST and a limit with class 1 or
         // more, so that only class 0 of the very first slice is left, which has none before it.
@@ -153,57 +187,62 @@ impl<'g, 'k> Cursor<'g, 'k> {
         loop {
             (border, version) = settle(border, version, slice, self.guard)?;
             hook::reach(Point::BorderFound);
-            let permutation = border.permutation();
-            let mut entries = [None; WIDTH];
-            for (index, entry) in entries.iter_mut().enumerate().take(permutation.len()) {
-                *entry = border.get().entry(permutation.slot(index), self.guard);
-            }
-            let next = border.next.load(self.guard);
-            let highkey = border.highkey.load();
+            self.batch.copy(border, self.guard);
             if !border.changed(version) {
-                return Ok(Batch { border, next, highkey, entries });
+                break;
             }
             version = border.stable();
         }
+        self.delivered = 0;
+        let beyond = match self.direction {
+            Direction::Ascending => self.batch.next,
+            Direction::Descending => border.prev.load(self.guard),
+        };
+        if let Some(beyond) = beyond {
+            beyond.node().prefetch(BORDER_LINES);
+        }
+        self.batch.prefetch_layers();
+        Ok(())
     }
 
-    fn deliver(
-        &mut self,
-        batch: &Batch<'g>,
-        visit: &mut impl FnMut(&[u8], RawValue) -> bool,
-    ) -> Delivered {
-        for index in 0..WIDTH {
-            let entry = match self.direction {
-                Direction::Ascending => batch.entries[index],
-                Direction::Descending => batch.entries[WIDTH - 1 - index],
+    fn deliver(&mut self, visit: &mut impl FnMut(&[u8], RawValue) -> bool) -> Delivered {
+        let permutation = self.batch.permutation;
+        while self.delivered < permutation.len() {
+            let index = match self.direction {
+                Direction::Ascending => self.delivered,
+                Direction::Descending => permutation.len() - 1 - self.delivered,
             };
-            let Some(entry) = entry.filter(|entry| self.is_ahead(entry.at)) else { continue };
+            self.delivered += 1;
+            let slot = permutation.slot(index);
+            let kind = self.batch.raws[slot].kind;
+            let at = Position { slice: self.batch.slices[slot], class: class_of(kind) };
+            if !self.is_ahead(at) {
+                continue;
+            }
             let limit = match self.limit {
-                Some((slice, limit)) if entry.at == (Position { slice, class: LONG }) => {
-                    Some(limit)
-                }
+                Some((slice, limit)) if at == (Position { slice, class: LONG }) => Some(limit),
                 _ => None,
             };
-            let raw = match entry.target {
+            // SAFETY: the copy was validated when it was made.
+            let raw = match unsafe { self.batch.raws[slot].resolve(self.guard) } {
                 LinkOrValue::Layer(next) => {
-                    self.enter_layer(batch.border, entry.at.slice, next, limit);
+                    self.enter_layer(at.slice, next, limit);
                     return Delivered::EnteredLayer;
                 }
                 LinkOrValue::Value(raw) => raw,
             };
             self.at = match self.direction {
-                Direction::Ascending => {
-                    Position { slice: entry.at.slice, class: entry.at.class + 1 }
-                }
-                Direction::Descending => entry.at,
+                Direction::Ascending => Position { slice: at.slice, class: at.class + 1 },
+                Direction::Descending => at,
             };
-            if limit.is_some_and(|limit| self.excludes(limit, entry.suffix)) {
+            let suffix = self.batch.suffix(slot);
+            if limit.is_some_and(|limit| self.excludes(limit, suffix.as_bytes())) {
                 continue;
             }
             self.key.truncate(self.above.len() * SLICE);
-            let bytes = entry.at.slice.to_be_bytes();
-            self.key.extend_from_slice(&bytes[..usize::from(entry.at.class).min(SLICE)]);
-            self.key.extend_from_slice(entry.suffix);
+            let bytes = at.slice.to_be_bytes();
+            self.key.extend_from_slice(&bytes[..usize::from(at.class).min(SLICE)]);
+            self.key.extend_from_slice(suffix.as_bytes());
             if !visit(&self.key, raw) {
                 return Delivered::Stopped;
             }
@@ -218,20 +257,16 @@ impl<'g, 'k> Cursor<'g, 'k> {
         }
     }
 
-    fn excludes(&self, limit: Limit<'_>, suffix: &[u8]) -> bool {
-        if suffix == limit.rest {
+    fn excludes(&self, limit: Limit, suffix: &[u8]) -> bool {
+        let rest = &self.start[limit.from..];
+        if suffix == rest {
             return !limit.inclusive;
         }
-        (suffix < limit.rest) == (self.direction == Direction::Ascending)
+        (suffix < rest) == (self.direction == Direction::Ascending)
     }
 
-    fn enter_layer(
-        &mut self,
-        border: Ref<'g, Border>,
-        slice: u64,
-        entrance: Ref<'g, Node>,
-        limit: Option<Limit<'k>>,
-    ) {
+    fn enter_layer(&mut self, slice: u64, entrance: Ref<'g, Node>, limit: Option<Limit>) {
+        let border = self.batch.border.expect("a batch was read");
         self.key.truncate(self.above.len() * SLICE);
         self.key.extend_from_slice(&slice.to_be_bytes());
         self.above.push((border, slice));
@@ -253,19 +288,20 @@ impl<'g, 'k> Cursor<'g, 'k> {
     }
 
     /// Moves on to what the batch's range did not cover. False at the end of the layer.
-    fn next_border(&mut self, batch: &Batch<'g>) -> bool {
+    fn next_border(&mut self) -> bool {
         hook::reach(Point::BetweenBorders);
+        let border = self.batch.border.expect("a batch was read");
         match self.direction {
             Direction::Ascending => {
-                let Some(next) = batch.next else { return false };
+                let Some(next) = self.batch.next else { return false };
                 self.near = Near::Border(next);
-                self.at = Position { slice: batch.highkey, class: 0 };
+                self.at = Position { slice: self.batch.highkey, class: 0 };
             }
             Direction::Descending => {
                 // Only the leftmost border starts at 0.
-                let Some(slice) = batch.border.lowkey.checked_sub(1) else { return false };
-                let left = batch.border.prev.load(self.guard);
-                self.near = Near::Border(left.unwrap_or(batch.border));
+                let Some(slice) = border.lowkey.checked_sub(1) else { return false };
+                let left = border.prev.load(self.guard);
+                self.near = Near::Border(left.unwrap_or(border));
                 self.at = Position { slice, class: PAST };
             }
         }

@@ -25,14 +25,15 @@ pub(crate) fn split_insert<'g>(
             _ if i == index => return entry,
             _ => i - 1,
         };
-        left.entry(permutation.slot(old), guard).expect("a live slot is filled")
+        left.entry(permutation.slot(old), guard)
     });
-    let boundary = boundary(&all, index, left.next.is_none());
+    let rightmost = left.next.is_none();
+    let boundary = boundary(&all, index, rightmost);
     left.word().mark_splitting();
 
     let right = Border::new_locked(all[boundary].at.slice, false);
     right.word().mark_splitting();
-    right.reserve_suffixes(all[boundary..].iter().map(|e| e.suffix.len()).sum());
+    right.reserve_suffixes(&all[boundary..]);
     for (i, moved) in all[boundary..].iter().enumerate() {
         right.insert(i, *moved, guard);
     }
@@ -45,7 +46,7 @@ pub(crate) fn split_insert<'g>(
     link_right_of(&left, &right, guard);
     hook::reach(Point::SplitLinked);
     let lowkey = right.lowkey;
-    ascend(left.into_node(), lowkey, right.into_node(), guard);
+    ascend(left.into_node(), lowkey, right.into_node(), rightmost, guard);
 }
 
 /// How many of the entries stay left: about half, but keys with the same slice stay together, and
@@ -76,11 +77,12 @@ fn link_right_of(left: &Locked<'_, Border>, right: &Locked<'_, Border>, guard: &
 }
 
 /// Inserts `right`, which leads on from `slice`, into the parent of `left`, splitting upward as
-/// needed.
+/// needed. `rightmost`: it is the last of its level.
 fn ascend<'g>(
     mut left: Locked<'g, Node>,
     mut slice: u64,
     mut right: Locked<'g, Node>,
+    rightmost: bool,
     guard: &'g Guard,
 ) {
     loop {
@@ -91,7 +93,7 @@ fn ascend<'g>(
             return;
         };
         let index = parent.index_of(left.as_ref(), guard);
-        if parent.nkeys() < WIDTH {
+        if !parent.is_full() {
             parent.word().mark_inserting();
             parent.insert(index, slice, right.as_ref(), guard);
             drop((left, right, parent));
@@ -99,7 +101,7 @@ fn ascend<'g>(
         }
         parent.word().mark_splitting();
         drop(left);
-        let (sibling, middle) = parent.split_insert(index, slice, right.as_ref(), guard);
+        let (sibling, middle) = parent.split_insert(index, slice, right.as_ref(), rightmost, guard);
         slice = middle;
         left = parent.into_node();
         right = sibling.into_node();

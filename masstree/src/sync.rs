@@ -2,11 +2,11 @@
 
 #[cfg(loom)]
 pub(crate) use loom::{
-    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
-    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
     thread::yield_now,
 };

@@ -1,16 +1,24 @@
 //! The map: its operations, in terms of values rather than raw slots.
 
-use std::{marker::PhantomData, mem::ManuallyDrop, ops::Bound};
+use std::{
+    marker::PhantomData,
+    mem::needs_drop,
+    ops::{Bound, RangeBounds},
+};
 
 use crate::{
     border::Border,
+    borrow::Borrowed,
     counter::Counter,
-    field::{LinkOrValue, LinkOrValueCell, RawValue, Ref},
+    entry::Entry,
+    field::{Link, LinkOrValue, RawValue, Ref},
     get::{get, top_layer},
     guard::{Guard, pin},
     key::MAX_KEY_LEN,
+    multi::multi_get,
     node::Node,
     put::{Change, change},
+    range::Range,
     scan::{Direction, scan},
     slot::Slot,
 };
@@ -42,7 +50,7 @@ use crate::{
 /// assert_eq!(tree.len(), 1);
 /// ```
 pub struct Masstree<V: Slot> {
-    root: LinkOrValueCell,
+    root: Link<Node>,
     len: Counter,
     values: PhantomData<V>,
 }
@@ -51,14 +59,10 @@ impl<V: Slot> Masstree<V> {
     /// An empty map.
     pub fn new() -> Self {
         let root = Border::new_locked(0, true).as_ref().node();
-        Masstree {
-            root: LinkOrValueCell::layer(root),
-            len: Counter::default(),
-            values: PhantomData,
-        }
+        Masstree { root: Link::to(root), len: Counter::default(), values: PhantomData }
     }
 
-    pub(crate) fn root_cell(&self) -> &LinkOrValueCell {
+    pub(crate) fn root(&self) -> &Link<Node> {
         &self.root
     }
 
@@ -81,6 +85,110 @@ impl<V: Slot> Masstree<V> {
     pub fn get_with<R>(&self, key: &[u8], guard: &Guard, f: impl FnOnce(&V) -> R) -> Option<R> {
         // SAFETY: the tree owned the value during this call, under this guard.
         get(&self.root, key, guard).map(|raw| unsafe { look(raw, f) })
+    }
+
+    /// Lends the value of `key`.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// let tree = masstree::Masstree::<Arc<String>>::new();
+    /// let guard = masstree::pin();
+    /// tree.put(b"name", Arc::new("Masstree".into()), &guard);
+    /// let name = tree.get_ref(b"name", &guard).unwrap();
+    /// tree.remove(b"name", &guard);
+    /// assert_eq!(name.as_str(), "Masstree");
+    /// ```
+    pub fn get_ref<'a>(&'a self, key: &[u8], guard: &'a Guard) -> Option<Borrowed<'a, V>> {
+        // SAFETY: the tree owned the value during this call; the guard keeps it from being dropped
+        // when it leaves the tree, and the borrow of the tree from being dropped with the tree.
+        get(&self.root, key, guard).map(|raw| unsafe { Borrowed::new(raw) })
+    }
+
+    /// The key's place, with its value, for changes that depend on the value.
+    ///
+    /// ```
+    /// let tree = masstree::Masstree::<u64>::new();
+    /// let guard = masstree::pin();
+    /// assert_eq!(tree.entry(b"visits", &guard).or_insert(1), 1);
+    /// tree.entry(b"visits", &guard).update(|n| Some(n.copied().unwrap_or(0) + 1));
+    ///
+    /// let entry = tree.entry(b"visits", &guard);
+    /// tree.put(b"visits", 10, &guard);
+    /// let entry = entry.replace(None).unwrap_err();
+    /// assert_eq!(entry.get(), Some(&10));
+    /// assert_eq!(entry.replace(None).unwrap(), Some(10));
+    /// assert!(tree.is_empty());
+    /// ```
+    pub fn entry<'t>(&'t self, key: &'t [u8], guard: &'t Guard) -> Entry<'t, V> {
+        Entry::new(self, key, guard)
+    }
+
+    /// An iterator over a range of keys, from both ends. A range whose ends are in the wrong order
+    /// is empty.
+    ///
+    /// ```
+    /// use std::ops::Bound::{Excluded, Unbounded};
+    /// # let tree = masstree::Masstree::<u64>::new();
+    /// # let guard = masstree::pin();
+    /// for (i, key) in ["ant", "bee", "cat", "dog"].iter().enumerate() {
+    ///     tree.put(key.as_bytes(), i as u64, &guard);
+    /// }
+    /// let keys = |range: masstree::Range<u64>| -> Vec<u64> { range.map(|(_, n)| n).collect() };
+    /// assert_eq!(keys(tree.range("b".."d", &guard)), [1, 2]);
+    /// assert_eq!(keys(tree.range("bee"..="dog", &guard)), [1, 2, 3]);
+    /// assert_eq!(keys(tree.range::<[u8]>((Excluded(&b"bee"[..]), Unbounded), &guard)), [2, 3]);
+    ///
+    /// let mut backwards = tree.iter(&guard).rev();
+    /// assert_eq!(backwards.next(), Some((b"dog".to_vec(), 3)));
+    ///
+    /// let mut lent = tree.range("c".., &guard);
+    /// while let Some((key, value)) = lent.next_entry() {
+    ///     assert_eq!((key, *value), (&b"cat"[..], 2));
+    ///     break;
+    /// }
+    /// ```
+    pub fn range<'t, K: AsRef<[u8]> + ?Sized>(
+        &'t self,
+        range: impl RangeBounds<K>,
+        guard: &'t Guard,
+    ) -> Range<'t, V> {
+        Range::new(self, range, guard)
+    }
+
+    /// An iterator over all keys, from both ends.
+    pub fn iter<'t>(&'t self, guard: &'t Guard) -> Range<'t, V> {
+        self.range::<[u8]>(.., guard)
+    }
+
+    /// The values of many keys, in their order.
+    ///
+    /// ```
+    /// let tree = masstree::Masstree::<u64>::new();
+    /// let guard = masstree::pin();
+    /// tree.put(b"one", 1, &guard);
+    /// assert_eq!(tree.multi_get(&["one", "two"], &guard), [Some(1), None]);
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], guard: &Guard) -> Vec<Option<V>> {
+        let mut values = vec![None; keys.len()];
+        self.multi_get_with(keys, guard, |i, value| values[i] = value.cloned());
+        values
+    }
+
+    /// Hands the number and the value of each key to `f`, in no particular order.
+    ///
+    /// Faster than one lookup after the other in trees beyond the caches, since the waits for
+    /// memory overlap ([Mao] 3.1.8). Each lookup is linearizable; all together are not atomic.
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        guard: &Guard,
+        mut f: impl FnMut(usize, Option<&V>),
+    ) {
+        multi_get(&self.root, keys, guard, |i, raw| match raw {
+            // SAFETY: the tree owned the value during this call, under this guard.
+            Some(raw) => unsafe { look(raw, |value| f(i, Some(value))) },
+            None => f(i, None),
+        });
     }
 
     /// Sets the value of `key` and returns the previous one.
@@ -204,14 +312,13 @@ impl<V: Slot> Drop for Masstree<V> {
         while let Some(node) = left.pop() {
             let is_border = node.get().version.is_border();
             if is_border {
-                let border = node.border();
+                let border = node.border().lock();
                 let permutation = border.permutation();
                 for index in 0..permutation.len() {
                     match border.target(permutation.slot(index), &guard) {
-                        Some(LinkOrValue::Layer(next)) => left.push(layer_top(next, &guard)),
+                        LinkOrValue::Layer(next) => left.push(layer_top(next, &guard)),
                         // SAFETY: a live slot owns its value, and is not looked at again.
-                        Some(LinkOrValue::Value(raw)) => drop(unsafe { V::from_raw(raw) }),
-                        None => unreachable!("a live slot is filled"),
+                        LinkOrValue::Value(raw) => drop(unsafe { V::from_raw(raw) }),
                     }
                 }
             } else {
@@ -243,14 +350,18 @@ fn check_key(key: &[u8]) {
 /// # Safety
 /// The tree's reference to the value is not dropped before `f` returns.
 unsafe fn look<V: Slot, R>(raw: RawValue, f: impl FnOnce(&V) -> R) -> R {
-    // SAFETY: slots hold what `into_raw` returned, and this copy is never dropped.
-    let value = ManuallyDrop::new(unsafe { V::from_raw(raw) });
+    // SAFETY: by the caller's promise.
+    let value: Borrowed<'_, V> = unsafe { Borrowed::new(raw) };
     f(&value)
 }
 
 /// Returns a value that has left the tree to the caller, as a clone, since readers that are pinned
 /// may still be looking at, or about to clone, the tree's own. That one is dropped after them.
 fn release<V: Slot>(raw: RawValue, guard: &Guard) -> V {
+    if !needs_drop::<V>() {
+        // SAFETY: values that need no drop may be made any number of times.
+        return unsafe { V::from_raw(raw) };
+    }
     // SAFETY: the tree's own reference is alive until it is retired below.
     let value = unsafe { look(raw, V::clone) };
     // SAFETY: the last link to the value is gone, and a `Slot` is `Send`.

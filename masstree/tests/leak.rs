@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use masstree::{Masstree, pin};
+use masstree::{Masstree, live_nodes, pin};
 
 struct Counting;
 
@@ -139,6 +139,7 @@ fn everything_is_freed() {
         drop(tree);
         settle();
         assert_eq!(LIVE_VALUES.load(Relaxed), 0, "the tree drops its values");
+        assert_eq!(live_nodes(), 0, "the tree gives its nodes back");
         // The collector itself keeps some memory, but no more after more rounds.
         if round == 3 {
             after_first_rounds = LIVE_BYTES.load(Relaxed);

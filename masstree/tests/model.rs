@@ -1,6 +1,10 @@
 //! Random operations against `BTreeMap`, with keys chosen to collide in slices, layers and borders.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, RangeBounds},
+    sync::Arc,
+};
 
 use masstree::{Guard, Masstree, pin};
 use proptest::{prelude::*, sample::Index};
@@ -17,6 +21,10 @@ enum Op {
     ScanReverse(Bound<Vec<u8>>, usize),
     /// Removes everything from the first bound to the second.
     RemoveRange(Vec<u8>, Vec<u8>),
+    /// Iterates over a range: each step says from which end.
+    Range(Bound<Vec<u8>>, Bound<Vec<u8>>, Vec<bool>),
+    MultiGet(Vec<Vec<u8>>),
+    Update(Vec<u8>, Option<u64>),
 }
 
 /// Keys that share prefixes of whole slices, end in zeros, or differ in length only.
@@ -64,6 +72,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (bound(), 1usize..40).prop_map(|(b, n)| Op::Scan(b, n)),
         1 => (bound(), 1usize..40).prop_map(|(b, n)| Op::ScanReverse(b, n)),
         1 => (key(), key()).prop_map(|(a, b)| Op::RemoveRange(a, b)),
+        1 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..60))
+            .prop_map(|(a, b, steps)| Op::Range(a, b, steps)),
+        1 => prop::collection::vec(key(), 0..40).prop_map(Op::MultiGet),
+        2 => (key(), any::<Option<u64>>()).prop_map(|(k, new)| Op::Update(k, new)),
     ]
 }
 
@@ -134,6 +146,25 @@ fn apply(op: Op, tree: &Tree, model: &mut Model) {
                 .collect();
             assert_eq!(scanned(tree, as_slice(&start), n, true, guard), expected);
         }
+        Op::Range(low, high, steps) => iterate((low, high), &steps, tree, model, guard),
+        Op::MultiGet(keys) => {
+            let expected: Vec<_> = keys.iter().map(|key| model.get(key).copied()).collect();
+            let found = tree.multi_get(&keys, guard);
+            assert_eq!(found.iter().map(|v| v.as_deref().copied()).collect::<Vec<_>>(), expected);
+        }
+        Op::Update(key, new) => {
+            let seen = tree.get_ref(&key, guard).map(|value| **value);
+            assert_eq!(seen, model.get(&key).copied());
+            let old = tree.entry(&key, guard).update(|current| {
+                assert_eq!(current.map(|value| **value), seen);
+                new.map(Arc::new)
+            });
+            assert_eq!(old.as_deref().copied(), seen);
+            match new {
+                Some(new) => model.insert(key, new),
+                None => model.remove(&key),
+            };
+        }
         Op::RemoveRange(a, b) => {
             let (from, to) = if a <= b { (a, b) } else { (b, a) };
             let doomed: Vec<_> = model.range(from..=to).map(|(k, _)| k.clone()).collect();
@@ -142,6 +173,32 @@ fn apply(op: Op, tree: &Tree, model: &mut Model) {
             }
         }
     }
+}
+
+/// A range is consumed from both ends, until they meet.
+fn iterate(
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    steps: &[bool],
+    tree: &Tree,
+    model: &Model,
+    guard: &Guard,
+) {
+    let mut expected: std::collections::VecDeque<_> = model
+        .iter()
+        .filter(|(key, _)| range.contains(*key))
+        .map(|(key, value)| (key.clone(), *value))
+        .collect();
+    let mut found = tree.range::<Vec<u8>>(range, guard);
+    let plain = |(key, value): (Vec<u8>, Arc<u64>)| (key, *value);
+    for from_back in steps {
+        let (next, wanted) = if *from_back {
+            (found.next_back().map(plain), expected.pop_back())
+        } else {
+            (found.next().map(plain), expected.pop_front())
+        };
+        assert_eq!(next, wanted);
+    }
+    assert_eq!(found.map(plain).collect::<Vec<_>>(), Vec::from(expected));
 }
 
 fn compare_and_set(
@@ -223,6 +280,25 @@ proptest! {
         }
         prop_assert_eq!(tree.check().layers, 1);
     }
+}
+
+/// Numbers in the slots use all of their bits, so nothing in them may tell values from layers.
+#[test]
+fn numbers_may_be_anything() {
+    let mut tree = Masstree::<u64>::new();
+    let guard = pin();
+    let value = |i: u64| [0, u64::MAX, 1, i << 48 | 1, i][i as usize % 5];
+    for i in 0..20_000u64 {
+        assert_eq!(tree.put(format!("a prefix {i}").as_bytes(), value(i), &guard), None);
+    }
+    for i in 0..20_000u64 {
+        let key = format!("a prefix {i}");
+        assert_eq!(tree.get(key.as_bytes(), &guard), Some(value(i)));
+        let new = Some(i ^ u64::MAX);
+        assert!(tree.compare_and_set(key.as_bytes(), &guard, Some(&value(i)), new).is_ok());
+    }
+    assert_eq!(tree.check().keys, 20_000);
+    assert!(tree.iter(&guard).all(|(_, value)| value > u64::MAX - 20_000));
 }
 
 /// A whole life of a big tree: several levels of interiors appear, and are emptied in an order that

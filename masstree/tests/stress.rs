@@ -224,6 +224,15 @@ impl Run {
                     None => assert!(role(id) != Role::Permanent, "a permanent key is missing"),
                 }
             }
+            let keys: Vec<_> =
+                (0..40).map(|_| (self.keys.key)(random.below(self.keys.ids))).collect();
+            self.tree.multi_get_with(&keys, &guard, |i, value| {
+                let id = self.ids[&keys[i]];
+                match value {
+                    Some(found) => self.assert_plausible(id, found.id, found.version),
+                    None => assert!(role(id) != Role::Permanent, "a permanent key is missing"),
+                }
+            });
         }
     }
 
