@@ -1,9 +1,10 @@
 //! `lockstep bench lazy`: the evaluation of Lazy VSR ([Mao] 4.6.1, 4.6.2, 4.6.5) over again, as
-//! plots and JSON: lazy against sync (and memory) on the disk as it is and with an emulated latency.
+//! plots and JSON: lazy against sync (and memory) on the disk as it is and with an emulated
+//! latency.
 //!
-//! The groups of one disk run side by side and are measured in turn, so that a busy machine hits all
-//! of them; what is not being measured is idle. Load is closed: a client sends its next request when
-//! an earlier one is answered.
+//! The groups of one disk run side by side and are measured in turn, so that a busy machine hits
+//! all of them; what is not being measured is idle. Load is closed: a client sends its next request
+//! when an earlier one is answered.
 
 mod figures;
 mod group;

@@ -89,6 +89,8 @@ pub enum Input<M, E> {
     Request(Request),
     /// A read arrived. Only while [`Protocol::admission`] is open.
     Read(ReadNumber),
+    /// A client waits until what was requested is durable.
+    Flush,
     /// Every batch up to this one is on disk.
     Stored(StoreNumber),
     /// The checkpoint that was asked for, or a later one, is complete on disk.
@@ -136,8 +138,10 @@ pub enum To {
 pub enum Output<M, F> {
     /// Send a message. It may be lost, delayed, duplicated and overtaken.
     Send(To, M),
-    /// Change the disk.
+    /// Change the disk. Where nobody waits for that (durability `lazy`), a moment later will do.
     Store(StoreBatch),
+    /// Somebody waits for what was to be stored so far.
+    Flush,
     /// Execute the next entry, so that it can be undone.
     Execute(Arc<Entry>),
     /// Everything executed up to this number is acknowledged. The replies go to the clients if

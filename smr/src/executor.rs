@@ -1,7 +1,7 @@
 //! Executes the log on a service: once, undoably, with the replies held until they may be sent.
 //!
-//! Invariants: `stable <= committed <= executed`. `applied` holds exactly the executed entries above
-//! `stable`, oldest first, so that any of them can be undone. A reply leaves only at or below
+//! Invariants: `stable <= committed <= executed`. `applied` holds exactly the executed entries
+//! above `stable`, oldest first, so that any of them can be undone. A reply leaves only at or below
 //! `committed`, and a checkpoint holds nothing above `stable`. What lies between the two is
 //! tentative ([Mao] 4.2.1): acknowledged, and yet it may have to be undone.
 

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use crate::client_table::Admission;
 use crate::contract::{CheckpointChunk, Input, InputOf, Output, Outputs, Protocol, StoreBatch, To};
 use crate::executor::{Answer, CheckpointStep, Executor};
-use crate::ids::{ClientId, Now, OpNumber, ReadNumber, ReplicaId, RequestNumber, View, Viewstamp};
+use crate::ids::{
+    ClientId, Durability, Now, OpNumber, ReadNumber, ReplicaId, RequestNumber, View, Viewstamp,
+};
 use crate::machine::{ReadOutcome, StateMachine};
 use crate::request::{ClientMessage, Outcome, ReadRequest, Refusal, Reply, Request};
 
@@ -17,8 +19,10 @@ use crate::request::{ClientMessage, Outcome, ReadRequest, Refusal, Reply, Reques
 pub enum Effect<M, F> {
     /// Send a message to replicas.
     Send(To, M),
-    /// Change the disk; answer with [`Input::Stored`].
+    /// Change the disk; answer with [`Input::Stored`]. In durability `lazy` a moment later will do.
     Store(StoreBatch),
+    /// Somebody waits for what was to be stored so far.
+    Flush,
     /// Send a reply to the gateway that the client names.
     Reply(Reply),
     /// A checkpoint was begun: take its chunks with [`Host::checkpoint_next`], write them, and
@@ -150,6 +154,9 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
                     self.durable.insert((client, number));
                 }
                 self.step(now, Input::Request(request), effects);
+                if durable {
+                    self.step(now, Input::Flush, effects);
+                }
             }
             Admission::Duplicate(Some((position, body)))
                 if position.op <= self.executor.committed() =>
@@ -158,6 +165,21 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
                     self.durable.insert((client, number));
                 }
                 self.answer(Answer { client, number, position, body }, effects);
+            }
+            // An empty request only asks whether what was executed is durable. It may wait while so
+            // many others are answered that its own reply, empty too, is not kept any more.
+            Admission::Duplicate(None)
+                if durable
+                    && request.body.is_empty()
+                    && number <= self.executor.clients().last(client) =>
+            {
+                // Otherwise it waits already.
+                if self.durable.insert((client, number)) {
+                    let (position, body) = (self.executor.executed(), Bytes::new());
+                    let answer = Answer { client, number, position, body };
+                    self.unstable.insert((position.op, client, number), answer);
+                    self.stabilise(self.executor.stable(), effects);
+                }
             }
             // It will be answered when it commits, or was answered and the client said so.
             Admission::Duplicate(_) => {
@@ -176,10 +198,13 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         }
     }
 
-    /// Whether something is taken from a client that expects this view.
+    /// Whether something is taken from a client that expects this view. Where acknowledged
+    /// operations can be lost the client must name one: what it sent before it knew any could
+    /// otherwise come late, and be executed after the client was told that it is lost.
     fn welcome(&self, client: ClientId, expected: View) -> Result<(), Outcome> {
         self.protocol.admission().map_err(Outcome::Refused)?;
-        if expected == self.protocol.view() || expected == View::default() {
+        let any = || self.protocol.report().durability != Durability::Lazy;
+        if expected == self.protocol.view() || (expected == View::default() && any()) {
             return Ok(());
         }
         let kept = self.executor.last_of(expected).unwrap_or_default();
@@ -265,6 +290,7 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
                 }
                 Output::Send(to, message) => effects.push(Effect::Send(to, message)),
                 Output::Store(batch) => effects.push(Effect::Store(batch)),
+                Output::Flush => effects.push(Effect::Flush),
                 Output::ReadCheckpoint { to, position, offset } => {
                     effects.push(Effect::ReadCheckpoint { to, position, offset });
                 }

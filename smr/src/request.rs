@@ -60,7 +60,8 @@ pub struct ReadRequest {
 
 /// What a client sends to a replica. `expected` is the view whose log the client has seen (ev,
 /// [Mao] 4.2.3): a primary of another view refuses with [`Outcome::WrongView`], so that nothing is
-/// executed for a client that does not know what a crash has taken from it. View 0 expects nothing.
+/// executed for a client that does not know what a crash has taken from it. View 0 expects nothing
+/// (refused in durability `lazy`: the answer names the view to expect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientMessage {
     /// Order, log and execute this.

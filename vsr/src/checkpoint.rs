@@ -2,8 +2,8 @@
 //! written when the log has grown enough; in `memory` only for a replica that fetches one.
 //!
 //! Invariants: a checkpoint holds stable operations only (the executor sees to it), so that no undo
-//! information is ever written: tentative operations are in the log, which reaches down to dpMin. An
-//! entry leaves the log only when it is stable and, if entries go to disk, in this replica's
+//! information is ever written: tentative operations are in the log, which reaches down to dpMin.
+//! An entry leaves the log only when it is stable and, if entries go to disk, in this replica's
 //! checkpoint.
 
 use smr::contract::Output;

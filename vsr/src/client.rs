@@ -5,9 +5,9 @@
 //! view answers "wrong view" and tells how much of that log it holds: the client then knows exactly
 //! what was lost, if anything was, before anything else is executed for it.
 //!
-//! Invariants: logged requests are sent to any one replica in the order of their numbers; within one
-//! expected view a number is never used for two bodies. Everything in `tentative` is in the log of
-//! the view `expected`.
+//! Invariants: logged requests are sent to any one replica in the order of their numbers; within
+//! one expected view a number is never used for two bodies. Everything in `tentative` is in the log
+//! of the view `expected`.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -3,8 +3,8 @@
 //!
 //! Where to find what: [`replica`] holds the state and the dispatch; one file per sub-protocol:
 //! `normal` (4.2.3), `view_change` (4.2.5), `resync` (4.2.6), `checkpoint` (4.2.4), `transfer`
-//! (a checkpoint from a peer), `recovery` (a replica that lost its state), `forgetful` (one that may
-//! have lost the end of it), `reads`; `client` is the other side.
+//! (a checkpoint from a peer), `recovery` (a replica that lost its state), `forgetful` (one that
+//! may have lost the end of it), `reads`; `client` is the other side.
 //!
 //! Invariants: a view is on disk before anything is done in it; an operation is acknowledged only
 //! when every operation before it is; what was acknowledged by a quorum is in the log of every

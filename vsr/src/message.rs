@@ -65,6 +65,11 @@ pub enum Message {
         /// The newest read round.
         round: u64,
     },
+    /// A client waits until what was proposed is durable (durability `lazy`).
+    Flush {
+        /// The view.
+        view: View,
+    },
     /// Would you vote for me? Nobody's view changes by asking (errata: the deaf replica).
     PreVote {
         /// Distinguishes attempts.
@@ -95,8 +100,8 @@ pub enum Message {
         /// Lives known to the voter.
         incarnations: Incarnations,
     },
-    /// My log goes on where the candidate's ends: elected over me, it would drop operations that may
-    /// be acknowledged (durability `lazy`; [Mao] 4.2.5 ignores the candidate).
+    /// My log goes on where the candidate's ends: elected over me, it would drop operations that
+    /// may be acknowledged (durability `lazy`; [Mao] 4.2.5 ignores the candidate).
     ElectRefuse {
         /// The candidate's view.
         view: View,
@@ -250,6 +255,10 @@ impl Message {
                 out.u8(u8::from(*forgetful));
                 put_incarnations(out, incarnations);
             }
+            Message::Flush { view } => {
+                out.u8(18);
+                out.u64(view.0);
+            }
             Message::ElectRefuse { view } => {
                 out.u8(17);
                 out.u64(view.0);
@@ -328,7 +337,7 @@ impl Message {
         let mut from = Reader::new(bytes);
         let message = match from.u8()? {
             kind @ 0..=2 => Self::decode_normal(kind, &mut from)?,
-            kind @ (3..=10 | 17) => Self::decode_election(kind, &mut from)?,
+            kind @ (3..=10 | 17..=18) => Self::decode_election(kind, &mut from)?,
             kind => Self::decode_resync(kind, &mut from)?,
         };
         from.finish()?;
@@ -370,6 +379,7 @@ impl Message {
                 incarnations: get_incarnations(from)?,
             },
             17 => Message::ElectRefuse { view: from.view()? },
+            18 => Message::Flush { view: from.view()? },
             7 => Message::ElectAccept { entry: Arc::new(Entry::decode(from)?) },
             8 => Message::StaleView { view: from.view()? },
             9 => Message::Recovery { attempt: from.u64()? },

@@ -91,6 +91,8 @@ pub struct Replica {
     /// The first operation of the view that it leads.
     pub(crate) view_start: OpNumber,
     pub(crate) pending: VecDeque<Request>,
+    /// A client waits until what is pending or proposed is durable.
+    pub(crate) flush_wanted: bool,
     pub(crate) reads: crate::reads::Reads,
     pub(crate) election: Election,
     pub(crate) catch_up: Option<CatchUp>,
@@ -139,6 +141,7 @@ impl Replica {
             leading: false,
             view_start: OpNumber(0),
             pending: VecDeque::new(),
+            flush_wanted: false,
             reads: crate::reads::Reads::default(),
             election: Election::default(),
             catch_up: None,
@@ -290,6 +293,10 @@ impl Replica {
                 self.all_have = if view == self.view { all_have } else { self.all_have };
                 self.on_commit(now, from, view, last, commit, durable, round, out);
             }
+            Message::Flush { view } if view == self.view && from == view.primary() => {
+                out.push(Output::Flush);
+            }
+            Message::Flush { .. } => {}
             Message::PreVote { attempt, last } => self.on_pre_vote(now, from, attempt, last, out),
             Message::PreVoteOk { attempt, view } => {
                 self.on_pre_vote_ok(now, from, attempt, view, out);
@@ -408,6 +415,7 @@ impl Replica {
             self.leading = false;
             self.role = Role::ViewChange;
             self.pending.clear();
+            self.flush_wanted = false;
             self.reads.clear();
             out.push(Output::Deposed);
         }
@@ -441,6 +449,10 @@ impl Protocol for Replica {
             }
             Input::Request(request) => self.on_request(now, request, out),
             Input::Read(read) => self.on_read(read, out),
+            Input::Flush => {
+                self.flush_wanted = true;
+                self.flush(out);
+            }
             Input::Stored(number) => self.on_stored(now, number, out),
             Input::CheckpointWritten(position) => self.on_checkpoint_written(position),
             Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smr::contract::Output;
-use smr::{Durability, Entry, Now, OpNumber, StoreBatch, StoreNumber, View, Viewstamp};
+use smr::{Content, Durability, Entry, Now, OpNumber, StoreBatch, StoreNumber, View, Viewstamp};
 
 use crate::replica::{Out, Replica};
 
@@ -117,6 +117,9 @@ impl Replica {
             return;
         }
         self.stores.last.0 += 1;
+        // Votes and the acknowledgement of a view's first entry wait for the disk.
+        let starts = |entry: &Arc<Entry>| entry.content == Content::ViewStart;
+        let awaited = view.is_some() || change.append.iter().any(starts);
         let disk = if self.logs() { self.log.last() } else { self.stores.disk };
         let bytes = change.append.iter().map(|entry| entry.size()).sum();
         self.stores.backlog += bytes;
@@ -135,6 +138,9 @@ impl Replica {
             view,
             trim: self.stores.trim.take().filter(|_| self.logs()),
         }));
+        if self.lazy() && awaited {
+            out.push(Output::Flush);
+        }
     }
 
     pub(crate) fn on_stored(&mut self, now: Now, number: StoreNumber, out: &mut Out) {

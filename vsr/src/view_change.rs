@@ -237,9 +237,9 @@ impl Replica {
     }
 
     /// Step 4. The votes of f + 1 replicas that remember everything preserve what was acknowledged.
-    /// If more than f are forgetful, that cannot be had, and any f + 1 votes do once all have voted
-    /// or had time to; if forgetful ones and silent ones together are more than f, after a patience
-    /// (contracts: forgetful votes). Who refuses is not silent.
+    /// If that cannot be had, any f + 1 votes do once all have voted or had time to (contracts:
+    /// forgetful votes). Who refuses is not silent. Marks say who may have forgotten, not who has:
+    /// f + 1 of them do not prove that nobody else is worth waiting for.
     fn count_vote(&mut self, now: Now, from: ReplicaId, forgetful: bool, out: &mut Out) {
         let (quorum, all) = (self.quorum(), usize::from(self.config.replicas));
         let timing = self.config.timing;
@@ -256,8 +256,7 @@ impl Replica {
             self.elected(now, out);
         } else if votes >= quorum && !candidacy.refused {
             let since = *self.election.short_since.get_or_insert(now.micros);
-            let patience = if marked >= quorum { timing.election } else { timing.patience };
-            if votes == all || now.micros >= since + patience {
+            if votes == all || now.micros >= since + timing.patience {
                 self.risky_elections += 1;
                 self.elected(now, out);
             }

@@ -179,6 +179,7 @@ impl Group {
                     self.disks[id.index()].store(&batch);
                     self.input(id, Input::Stored(batch.number));
                 }
+                Effect::Flush => {}
                 Effect::Reply(reply) => self.reply(reply),
                 Effect::WriteCheckpoint(_) => self.writing[id.index()] = Some(Vec::new()),
                 Effect::ReadCheckpoint { to, position, offset } => {
