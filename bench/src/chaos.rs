@@ -2,7 +2,8 @@
 //!
 //! Each round does one thing to a group that is whole, measures how long no write is acknowledged,
 //! and waits until the group is whole again. In the end every key is read through every replica,
-//! and the history of all clients is judged.
+//! and the history of all clients is judged. Where a fault may take something back from clients
+//! (durability `lazy`), it is counted and judged what that was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,10 +17,15 @@ use serde::Serialize;
 
 use crate::checked::{CheckedLoad, CheckedOptions, Recorded};
 use crate::checker;
+use crate::history::History;
+use crate::loss::{LossLoad, LossOptions, Losses};
 use crate::status::{Group, Status};
 
 /// How long a group may take to become whole, and to acknowledge a write.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a crash may take something back, one client in so many asks for durable answers.
+const SYNC_EVERY: usize = 5;
 
 /// What is done in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -31,8 +37,11 @@ pub enum Fault {
     KillRandom,
     /// SIGSTOP the primary for a while
     PausePrimary,
-    /// SIGKILL every replica at once (for durability sync)
+    /// SIGKILL every replica at once (for durability sync; with lazy the loss is measured)
     KillAll,
+    /// SIGSTOP a backup, SIGKILL all others at once, and wake it when they serve again (for
+    /// durability lazy: clients of the stopped one may have seen what the others have lost)
+    KillOthers,
 }
 
 impl Fault {
@@ -41,6 +50,7 @@ impl Fault {
             Fault::KillPrimary | Fault::KillRandom => "killed",
             Fault::PausePrimary => "paused",
             Fault::KillAll => "killed all, of which",
+            Fault::KillOthers => "killed all but",
         }
     }
 }
@@ -122,11 +132,17 @@ pub struct ChaosReport {
     pub violation: Option<String>,
     /// What the clients met when an outcome was unknown.
     pub failures: BTreeMap<String, u64>,
+    /// What the crashes took back, where that may happen; the history is not judged then.
+    pub losses: Option<Losses>,
 }
 
 impl ChaosReport {
-    /// Whether nothing was lost and everything can be explained.
+    /// Whether nothing was lost and everything can be explained; where a loss may happen, whether
+    /// it was as it may be.
     pub fn passed(&self) -> bool {
+        if let Some(losses) = &self.losses {
+            return losses.violations.is_empty();
+        }
         self.lost_writes == 0 && self.linearizable == Some(true)
     }
 }
@@ -146,22 +162,74 @@ pub fn run(options: &ChaosOptions) -> Result<ChaosReport> {
     let pids: BTreeSet<i32> = statuses.iter().map(|status| status.pid).collect();
     ensure!(pids.len() == statuses.len(), "the replicas are not processes of their own: {pids:?}");
     let durability = statuses[0].durability.clone();
-    if options.fault == Fault::KillAll && durability == "memory" {
+    let crashes = matches!(options.fault, Fault::KillAll | Fault::KillOthers);
+    if crashes && durability == "memory" {
         bail!(
-            "kill-all would lose the state of this group: its durability is memory. Start it with \
-             --durability sync."
+            "this would lose the state of the group: its durability is memory. Start it with \
+             --durability sync or lazy."
         );
+    }
+    if crashes && durability == "lazy" {
+        let mut load = LossLoad::start(LossOptions {
+            addresses: group.addresses.clone(),
+            clients: options.clients,
+            rate: options.rate,
+            sync_every: SYNC_EVERY,
+        });
+        let rounds = run_rounds(options, &group, &mut load)?;
+        return Ok(loss_report(options, durability, rounds, load.finish()?));
     }
     let mut checked = CheckedOptions::new(group.addresses.clone());
     checked.clients = options.clients;
     checked.rate = options.rate;
     checked.seed = options.seed;
-    let load = CheckedLoad::start(checked);
+    let mut load = CheckedLoad::start(checked);
+    let rounds = run_rounds(options, &group, &mut load)?;
+    Ok(report(options, durability, rounds, load.finish()?))
+}
+
+/// What the rounds need of the load beside them.
+trait Load {
+    /// Acknowledged operations may be lost from here on.
+    fn crash(&mut self);
+    /// Watches for the first acknowledged write from now on, by a replica other than this.
+    fn watch(&self, except: Option<usize>) -> Instant;
+    /// Waits for that write.
+    fn gap(&self, patience: Duration) -> Result<Duration>;
+}
+
+impl Load for CheckedLoad {
+    fn crash(&mut self) {}
+
+    fn watch(&self, except: Option<usize>) -> Instant {
+        CheckedLoad::watch(self, except)
+    }
+
+    fn gap(&self, patience: Duration) -> Result<Duration> {
+        CheckedLoad::gap(self, patience)
+    }
+}
+
+impl Load for LossLoad {
+    fn crash(&mut self) {
+        LossLoad::crash(self);
+    }
+
+    fn watch(&self, _: Option<usize>) -> Instant {
+        LossLoad::watch(self)
+    }
+
+    fn gap(&self, patience: Duration) -> Result<Duration> {
+        LossLoad::gap(self, patience)
+    }
+}
+
+fn run_rounds(options: &ChaosOptions, group: &Group, load: &mut dyn Load) -> Result<Vec<Round>> {
     let mut rng = SmallRng::seed_from_u64(options.seed);
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         std::thread::sleep(Duration::from_secs_f64(options.settle));
-        let round = round(options, &group, &load, &mut rng)
+        let round = round(options, group, load, &mut rng)
             .with_context(|| format!("round {number} of {}", options.rounds))?;
         eprintln!(
             "round {number}/{}: {} replica {} ({}): next write after {:.1} ms, whole in {:.0} ms",
@@ -174,23 +242,31 @@ pub fn run(options: &ChaosOptions) -> Result<ChaosReport> {
         );
         rounds.push(round);
     }
-    Ok(report(options, durability, rounds, load.finish()?))
+    Ok(rounds)
 }
 
 fn round(
     options: &ChaosOptions,
     group: &Group,
-    load: &CheckedLoad,
+    load: &mut dyn Load,
     rng: &mut SmallRng,
 ) -> Result<Round> {
     let statuses = group.wait_until_whole(PATIENCE)?;
     let primary = Group::primary(&statuses).context("a whole group has a primary")?;
     let replica = match options.fault {
         Fault::KillRandom => rng.random_range(0..statuses.len()),
+        Fault::KillOthers => {
+            let further = rng.random_range(1..statuses.len().max(2));
+            (primary + further) % statuses.len()
+        }
         _ => primary,
     };
     let hit: Vec<&Status> = match options.fault {
         Fault::KillAll => statuses.iter().collect(),
+        Fault::KillOthers => {
+            signal(&statuses[replica], Signal::STOP)?;
+            statuses.iter().filter(|status| status.pid != statuses[replica].pid).collect()
+        }
         _ => vec![&statuses[replica]],
     };
     let signal_to_send = match options.fault {
@@ -200,9 +276,14 @@ fn round(
     for status in &hit {
         signal(status, signal_to_send)?;
     }
+    load.crash();
     let except = (options.fault != Fault::KillAll).then_some(replica);
     let hit_at = load.watch(except);
-    let gap = if options.fault == Fault::PausePrimary {
+    let gap = if options.fault == Fault::KillOthers {
+        let gap = load.gap(PATIENCE);
+        signal(&statuses[replica], Signal::CONT)?;
+        gap
+    } else if options.fault == Fault::PausePrimary {
         let pause = Duration::from_secs_f64(options.pause);
         std::thread::sleep(pause.saturating_sub(hit_at.elapsed()));
         // The paused one must be woken, whatever became of the others.
@@ -268,6 +349,28 @@ fn report(
         linearizable: verdict.linearizable(),
         violation: verdict.explanation(),
         failures: recorded.failures,
+        losses: None,
+    }
+}
+
+fn loss_report(
+    options: &ChaosOptions,
+    durability: String,
+    rounds: Vec<Round>,
+    losses: Losses,
+) -> ChaosReport {
+    let recorded = Recorded {
+        history: History::default(),
+        lost_writes: losses.operations(),
+        failures: losses.failures.clone(),
+    };
+    ChaosReport {
+        operations: (losses.acknowledged + losses.unknown) as usize,
+        acknowledged_writes: losses.acknowledged,
+        unknown_outcomes: losses.unknown,
+        linearizable: None,
+        losses: Some(losses),
+        ..report(options, durability, rounds, recorded)
     }
 }
 
@@ -293,6 +396,11 @@ pub fn print(report: &ChaosReport, json: bool) {
     println!("acknowledged writes        {}", report.acknowledged_writes);
     println!("acknowledged writes lost   {}", report.lost_writes);
     println!("unknown outcomes           {} {:?}", report.unknown_outcomes, report.failures);
+    if let Some(losses) = &report.losses {
+        print_losses(losses);
+        println!("{}", if report.passed() { "passed" } else { "FAILED" });
+        return;
+    }
     println!(
         "linearizable               {}",
         match report.linearizable {
@@ -307,10 +415,24 @@ pub fn print(report: &ChaosReport, json: bool) {
     println!("{}", if report.passed() { "passed" } else { "FAILED" });
 }
 
+/// Prints what crashes took back.
+pub fn print_losses(losses: &Losses) {
+    let each = losses.crashes.iter().map(|taken| format!("{}", taken.operations));
+    let most = losses.crashes.iter().map(|taken| taken.ms).fold(0.0, f64::max);
+    println!("lost, crash by crash       {}", each.collect::<Vec<_>>().join(" "));
+    println!("oldest lost operation      {most:.1} ms before its crash");
+    println!("acknowledged as durable    {}", losses.acknowledged_durable);
+    println!("told with WRONGVIEW        {}", losses.told);
+    println!("broken promises            {}", losses.violations.len());
+    for violation in &losses.violations {
+        println!("    {violation}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Action, History, Operation};
+    use crate::history::{Action, Operation};
 
     fn options() -> ChaosOptions {
         ChaosOptions {
@@ -374,6 +496,7 @@ mod tests {
                 op_number: 0,
                 commit_number: 0,
                 durability: String::new(),
+                forgetful: false,
             };
             assert!(signal(&status, Signal::KILL).is_err());
         }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use resp::Value;
 
 use crate::client::Client;
 use crate::history::{Action, History, Operation};
+use crate::watch::Watch;
 
 /// How long a client waits for an answer before it calls the outcome unknown.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,16 +56,6 @@ impl CheckedOptions {
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
         Self { addresses, clients: 12, rate: 4000.0, registers: 40, counters: 8, seed: 1 }
     }
-}
-
-/// Waits for the first write that was asked for after an instant, and acknowledged.
-struct Watch {
-    /// Nanoseconds; writes invoked later count. `u64::MAX` while nobody watches.
-    after: AtomicU64,
-    /// Acknowledgements of this replica do not count.
-    except: AtomicUsize,
-    /// When the earliest such acknowledgement came.
-    seen: AtomicU64,
 }
 
 struct Shared {
@@ -113,11 +104,7 @@ impl CheckedLoad {
     pub fn start(options: CheckedOptions) -> Self {
         let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let prefix = format!("chaos:{:x}:{:x}", std::process::id(), since_1970.as_nanos());
-        let watch = Watch {
-            after: AtomicU64::new(u64::MAX),
-            except: AtomicUsize::new(usize::MAX),
-            seen: AtomicU64::new(u64::MAX),
-        };
+        let watch = Watch::new();
         let stop = AtomicBool::new(false);
         let (origin, acknowledged) = (Instant::now(), AtomicU64::new(0));
         let shared = Arc::new(Shared { options, prefix, origin, stop, watch, acknowledged });
@@ -132,32 +119,14 @@ impl CheckedLoad {
 
     /// Starts watching for the first acknowledged write from now on, by a replica other than this.
     pub fn watch(&self, except: Option<usize>) -> Instant {
-        let watch = &self.shared.watch;
-        watch.except.store(except.unwrap_or(usize::MAX), Ordering::Relaxed);
-        watch.seen.store(u64::MAX, Ordering::Relaxed);
         let now = self.shared.now();
-        // Pairs with the load in `Session::acknowledged`: who sees the time sees the rest.
-        watch.after.store(now, Ordering::Release);
+        self.shared.watch.begin(now, except);
         self.shared.origin + Duration::from_nanos(now)
     }
 
     /// How long it took from [`CheckedLoad::watch`] to that write; waits for it.
     pub fn gap(&self, patience: Duration) -> Result<Duration> {
-        let watch = &self.shared.watch;
-        let after = watch.after.load(Ordering::Relaxed);
-        let started = Instant::now();
-        loop {
-            let seen = watch.seen.load(Ordering::Acquire);
-            if seen != u64::MAX {
-                // A later acknowledgement of an earlier time would be microseconds away.
-                watch.after.store(u64::MAX, Ordering::Relaxed);
-                return Ok(Duration::from_nanos(seen.saturating_sub(after)));
-            }
-            if started.elapsed() > patience {
-                bail!("no write was acknowledged for {patience:?}: is the group still alive?");
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        self.shared.watch.gap(patience)
     }
 
     /// How many writes have been acknowledged so far.
@@ -334,12 +303,7 @@ impl<'a> Session<'a> {
 
     fn acknowledged(&self, invoked: u64, completed: u64) {
         self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
-        let watch = &self.shared.watch;
-        // Pairs with the store in `CheckedLoad::watch`.
-        let after = watch.after.load(Ordering::Acquire);
-        if invoked > after && watch.except.load(Ordering::Relaxed) != self.replica {
-            watch.seen.fetch_min(completed, Ordering::AcqRel);
-        }
+        self.shared.watch.acknowledged(invoked, completed, self.replica);
     }
 }
 

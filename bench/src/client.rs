@@ -33,13 +33,28 @@ impl Client {
 
     /// Sends commands at once and waits for all their replies.
     pub fn request_all(&mut self, commands: &[&[&[u8]]]) -> io::Result<Vec<Value>> {
+        let mut replies = Vec::with_capacity(commands.len());
+        self.exchange(commands, &mut replies)?;
+        Ok(replies)
+    }
+
+    /// As [`Client::request_all`]; but if the server has closed the connection behind some replies,
+    /// those are returned.
+    pub fn request_some(&mut self, commands: &[&[&[u8]]]) -> io::Result<Vec<Value>> {
+        let mut replies = Vec::with_capacity(commands.len());
+        match self.exchange(commands, &mut replies) {
+            Err(error) if replies.is_empty() => Err(error),
+            _ => Ok(replies),
+        }
+    }
+
+    fn exchange(&mut self, commands: &[&[&[u8]]], replies: &mut Vec<Value>) -> io::Result<()> {
         self.output.clear();
         for arguments in commands {
             write::command(&mut self.output, arguments);
         }
         self.socket.write_all(&self.output)?;
         self.input.clear();
-        let mut replies = Vec::with_capacity(commands.len());
         let mut parser = ReplyParser::new();
         let mut start = 0;
         let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
@@ -57,7 +72,7 @@ impl Client {
             replies.push(Value::parse(reply).map_err(invalid)?.0);
             start += shape.len;
         }
-        Ok(replies)
+        Ok(())
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! - [`load`] measures any RESP server, with the operations of [`workload`];
 //! - [`checked`] records what clients saw ([`history`]) and [`checker`] judges it;
-//! - [`chaos`] kills and pauses the replicas of a running group under checked load.
+//! - [`chaos`] kills and pauses the replicas of a running group under checked load;
+//! - [`loss`] tells what a crash of the whole group has taken from its clients.
 //!
 //! Nothing here knows how a replica works: everything goes over the wire, as a user would.
 
@@ -16,7 +17,11 @@ mod driver;
 #[cfg(test)]
 mod fake;
 pub mod history;
+pub mod lazy;
 pub mod load;
+pub mod loss;
+pub mod plot;
 mod report;
 pub mod status;
+mod watch;
 pub mod workload;

@@ -34,6 +34,9 @@ pub struct Status {
     /// What an acknowledgement means.
     #[serde(default)]
     pub durability: String,
+    /// Whether it restarted and may have forgotten what it acknowledged (durability `lazy`).
+    #[serde(default)]
+    pub forgetful: bool,
 }
 
 impl Status {
@@ -104,7 +107,8 @@ fn whole(statuses: &[Result<Status>]) -> Option<Vec<Status>> {
     let furthest = statuses.iter().map(|status| status.commit_number).max()?;
     let view = statuses.first()?.view;
     let fits = |status: &Status| {
-        status.is_serving() && status.view == view && status.commit_number + CLOSE >= furthest
+        let close = status.commit_number + CLOSE >= furthest;
+        status.is_serving() && status.view == view && close && !status.forgetful
     };
     (statuses.iter().all(fits) && Group::primary(&statuses).is_some()).then_some(statuses)
 }
@@ -132,7 +136,8 @@ mod tests {
     fn status(role: &str, view: u64, commit_number: u64) -> Status {
         let durability = "memory".to_string();
         let role = role.to_string();
-        Status { id: 0, pid: 1, role, view, op_number: commit_number, commit_number, durability }
+        let (op_number, forgetful) = (commit_number, false);
+        Status { id: 0, pid: 1, role, view, op_number, commit_number, durability, forgetful }
     }
 
     #[test]

@@ -14,7 +14,10 @@ fuzz_target!(|data: &[u8]| {
         rest = &rest[taken..];
         loop {
             match reader.next_frame() {
-                Ok(Some(frame)) => assert!(frame.payload.len() <= 1 << 16),
+                Ok(Some(frame)) => {
+                    assert!(frame.payload.len() <= 1 << 16);
+                    let _ = wire::Greeting::decode(&frame);
+                }
                 Ok(None) => break,
                 Err(_) => return,
             }

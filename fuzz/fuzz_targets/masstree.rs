@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let tree = masstree::Masstree::<Arc<usize>>::new();
+    let numbers = masstree::Masstree::<u64>::new();
     let mut model = BTreeMap::new();
     let guard = masstree::pin();
     let mut rest = data;
@@ -20,9 +21,19 @@ fuzz_target!(|data: &[u8]| {
         if what % 3 == 0 {
             let gone = tree.remove(key, &guard).map(|value| *value);
             assert_eq!(gone, model.remove(key));
+            numbers.remove(key, &guard);
         } else {
             let before = tree.put(key, Arc::new(step), &guard).map(|value| *value);
             assert_eq!(before, model.insert(key.to_vec(), step));
+            numbers.put(key, step as u64, &guard);
+        }
+        let found = tree.multi_get(&[key, &key[..key.len() / 2]], &guard);
+        assert_eq!(found[0].as_deref(), model.get(key));
+        assert_eq!(found[1].as_deref(), model.get(&key[..key.len() / 2]));
+        if what % 7 == 0 {
+            let after = tree.range::<[u8]>((Bound::Excluded(key), Bound::Unbounded), &guard).next();
+            let wanted = model.range::<[u8], _>((Bound::Excluded(key), Bound::Unbounded)).next();
+            assert_eq!(after.as_ref().map(|(k, v)| (k, &**v)), wanted);
         }
     }
     let mut found = Vec::new();
@@ -31,4 +42,5 @@ fuzz_target!(|data: &[u8]| {
         true
     });
     assert!(found.iter().map(|(k, v)| (k, v)).eq(model.iter()));
+    assert!(numbers.iter(&guard).rev().map(|(k, v)| (k, v as usize)).eq(model.into_iter().rev()));
 });

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+
+use smr::{OpNumber, Viewstamp};
 
 use crate::face::ConnectionId;
 use crate::poll::Interest;
@@ -33,6 +35,16 @@ pub(crate) enum Stall {
     Output,
 }
 
+/// Whether a crash of the group has taken back what the connection has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    None,
+    /// Everything above this; the next command is answered with that.
+    Untold(Viewstamp),
+    /// The connection was told and ends.
+    Told,
+}
+
 /// The order of a connection's answers. Commands are numbered as they are taken; what is answered
 /// out of turn is kept aside.
 #[derive(Debug)]
@@ -42,6 +54,13 @@ pub(crate) struct Answers {
     pub unanswered_writes: u32,
     pub unanswered_reads: u32,
     pub stall: Option<Stall>,
+    /// Answers wait until what they tell of is durable, though the group's do not.
+    pub durable: bool,
+    /// The last operation that an answer has told of.
+    pub seen: OpNumber,
+    /// The connection's last answered write.
+    pub written: Viewstamp,
+    pub loss: Loss,
     taken: u64,
     answered: u64,
     early: BTreeMap<u64, Vec<u8>>,
@@ -60,6 +79,10 @@ impl Answers {
             unanswered_writes: 0,
             unanswered_reads: 0,
             stall: None,
+            durable: false,
+            seen: OpNumber(0),
+            written: Viewstamp::default(),
+            loss: Loss::None,
             taken: 0,
             answered: 0,
             early: BTreeMap::new(),
@@ -74,6 +97,12 @@ impl Answers {
     pub fn take(&mut self) -> u64 {
         self.taken += 1;
         self.taken - 1
+    }
+
+    /// How many commands were taken.
+    #[cfg(test)]
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     pub fn answer_now(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
@@ -104,6 +133,17 @@ impl Answers {
             self.early_bytes -= early.len();
             self.output.extend_from_slice(&early);
             self.answered += 1;
+        }
+    }
+
+    /// Writes those answers anew that wait for earlier ones: what they tell of may be lost.
+    pub fn retract_early(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {
+        // An empty one is of a client that does not want it.
+        for early in self.early.values_mut().filter(|early| !early.is_empty()) {
+            self.early_bytes -= early.len();
+            early.clear();
+            write(early);
+            self.early_bytes += early.len();
         }
     }
 
@@ -159,6 +199,9 @@ pub(crate) struct Client<S> {
     pub interest: Interest,
     /// It is in the list of connections to be flushed.
     pub dirty: bool,
+    /// Everything is sent and the sending half is closed; what the client still sends is dropped
+    /// until it closes, too: closed at once, the last answers might not reach it.
+    pub draining: bool,
 }
 
 /// What a read brought.
@@ -259,12 +302,19 @@ impl<S> Client<S> {
         over && self.answers.unanswered() == 0 && !self.answers.sendable()
     }
 
+    /// Begins to drain if that is called for. Returns whether the connection stays open.
+    pub fn drain(&mut self) -> bool {
+        let told = self.answers.loss == Loss::Told && !self.ended;
+        self.draining = self.draining || told && self.stream.shutdown(Shutdown::Write).is_ok();
+        self.draining
+    }
+
     /// What to wait for.
     pub fn wanted(&self) -> Interest {
         let stalled = self.answers.stall.is_some();
         let ahead = if stalled { INPUT_AHEAD } else { usize::MAX };
         Interest {
-            read: !self.closing && !self.ended && self.input.len() < ahead,
+            read: self.draining || !self.closing && !self.ended && self.input.len() < ahead,
             write: self.answers.sendable(),
         }
     }

@@ -1,5 +1,6 @@
 //! The log's thread: takes what the protocol wants stored, writes all of it, forces it to the disk
-//! once, and reports. A checkpoint never stands before it: that has a thread of its own.
+//! once, and reports. What comes meanwhile is the next such lot. A checkpoint never stands before
+//! it: that has a thread of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -66,9 +67,39 @@ impl Space {
     }
 }
 
+/// A slower disk than there is, for measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emulation {
+    /// Every forced write of the log takes this much longer.
+    pub latency: Duration,
+    /// Forced writes take until the end of this time,
+    pub stall: Duration,
+    /// which begins anew this often; never if it is zero.
+    pub every: Duration,
+}
+
+impl Emulation {
+    /// Sleeps as long as the emulated disk takes beyond the real one. `running` is how long the log
+    /// has been open.
+    fn delay(&self, running: Duration) {
+        let mut pause = self.latency;
+        if !self.every.is_zero() {
+            let phase = running.as_nanos() % self.every.as_nanos();
+            pause += self.stall.saturating_sub(Duration::from_nanos(phase as u64));
+        }
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: VecDeque<StoreBatch>,
+    /// The thread waits for a first batch.
+    idle: bool,
+    /// Somebody waits for what is queued.
+    hurry: bool,
     closing: bool,
     stored: StoreNumber,
     /// Nothing can be written.
@@ -93,22 +124,47 @@ pub(crate) struct Progress {
 /// The log's thread.
 pub(crate) struct Disk {
     shared: Arc<(Mutex<Shared>, Condvar)>,
+    paced: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Disk {
-    /// Starts the thread. `space` is `None` for a log that does not grow.
-    pub fn start(log: LogWriter, space: Option<Space>, waker: Waker) -> io::Result<Disk> {
+    /// Starts the thread. `space` is `None` for a log that does not grow. The disk is forced at
+    /// most once in `pace`, unless somebody is in a hurry.
+    pub fn start(
+        log: LogWriter,
+        space: Option<Space>,
+        emulation: Emulation,
+        pace: Duration,
+        waker: Waker,
+    ) -> io::Result<Disk> {
         let shared = Arc::new((Mutex::new(Shared::default()), Condvar::new()));
         let theirs = Arc::clone(&shared);
-        let run = move || run(log, space, &theirs, &waker);
+        let log = Slowed { log, emulation, opened: Instant::now() };
+        let run = move || run(log, space, pace, &theirs, &waker);
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
-        Ok(Disk { shared, thread: Some(thread) })
+        Ok(Disk { shared, paced: !pace.is_zero(), thread: Some(thread) })
     }
 
     pub fn store(&self, batch: StoreBatch) {
-        lock(&self.shared.0).queue.push_back(batch);
-        self.shared.1.notify_one();
+        let mut state = lock(&self.shared.0);
+        state.queue.push_back(batch);
+        // A thread that gathers is woken by its clock.
+        if state.idle || !self.paced {
+            state.idle = false;
+            drop(state);
+            self.shared.1.notify_one();
+        }
+    }
+
+    /// Has what is queued written without delay.
+    pub fn hurry(&self) {
+        let mut state = lock(&self.shared.0);
+        if self.paced && !state.hurry {
+            state.hurry = true;
+            drop(state);
+            self.shared.1.notify_one();
+        }
     }
 
     /// How far the thread has come.
@@ -158,13 +214,22 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The log on the disk that is emulated.
+struct Slowed {
+    log: LogWriter,
+    emulation: Emulation,
+    opened: Instant,
+}
+
 fn run(
-    mut log: LogWriter,
+    mut log: Slowed,
     mut space: Option<Space>,
+    pace: Duration,
     shared: &(Mutex<Shared>, Condvar),
     waker: &Waker,
 ) {
     let mut batches = VecDeque::new();
+    let mut next_at = Instant::now();
     loop {
         if let Some(space) = &mut space
             && space.is_due()
@@ -178,8 +243,9 @@ fn run(
                 waker.wake();
             }
         }
-        let done = match next(&mut log, &mut batches, shared) {
+        let done = match next(&mut log.log, &mut batches, next_at, shared) {
             Ok(true) => {
+                next_at = Instant::now() + pace;
                 if let Some(space) = &mut space {
                     let entries = batches.iter().flat_map(|batch| &batch.append);
                     space.written += entries.map(|entry| entry.size() as u64).sum::<u64>();
@@ -196,16 +262,21 @@ fn run(
     }
 }
 
-/// Waits a while for batches, and proves the log whole when there are none. `false` at the end.
+/// Waits a while for batches, and proves the log whole when there are none; gathers more of them
+/// until `due`. `false` at the end.
 fn next(
     log: &mut LogWriter,
     batches: &mut VecDeque<StoreBatch>,
+    due: Instant,
     shared: &(Mutex<Shared>, Condvar),
 ) -> Result<bool, Error> {
+    let wait =
+        |state, time| shared.1.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
     let mut state = lock(&shared.0);
     if state.queue.is_empty() && !state.closing {
-        let waited = shared.1.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-        state = waited.0;
+        state.idle = true;
+        state = wait(state, IDLE);
+        state.idle = false;
     }
     if state.queue.is_empty() {
         let closing = state.closing;
@@ -214,17 +285,26 @@ fn next(
         log.settle()?;
         return Ok(!closing);
     }
+    while !state.hurry && !state.closing {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        state = wait(state, left);
+    }
+    state.hurry = false;
     std::mem::swap(batches, &mut state.queue);
     Ok(true)
 }
 
 /// Writes all batches; while the disk is full, waits and says so.
 fn write(
-    log: &mut LogWriter,
+    slowed: &mut Slowed,
     batches: &mut VecDeque<StoreBatch>,
     shared: &(Mutex<Shared>, Condvar),
     waker: &Waker,
 ) -> Result<(), Error> {
+    let Slowed { log, emulation, opened } = slowed;
     while !batches.is_empty() {
         let mut written = 0;
         let mut full = None;
@@ -239,6 +319,7 @@ fn write(
             }
         }
         if written > 0 {
+            emulation.delay(opened.elapsed());
             let stored = log.sync()?;
             batches.drain(..written);
             let mut state = lock(&shared.0);

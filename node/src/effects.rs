@@ -4,12 +4,11 @@ use smr::executor::CheckpointStep;
 use smr::{
     ClientMessage, Effect, Incarnation, Input, Outcome, ReplicaId, Reply, Role, To, Viewstamp,
 };
-use wire::{Frame, Kind};
+use wire::{FIRST_CLIENT, Frame, Kind};
 
 use crate::Error;
 use crate::event::Event;
-use crate::face::{Face, Failure};
-use crate::gateway::End;
+use crate::face::Face;
 use crate::replica::Node;
 use crate::snapshots::Done;
 
@@ -26,6 +25,7 @@ impl<F: Face> Node<F> {
                 self.issued = batch.number;
                 self.disk.store(batch);
             }
+            Effect::Flush => self.disk.hurry(),
             Effect::Reply(reply) => self.reply(reply),
             Effect::WriteCheckpoint(position) => self.begin_snapshot(position),
             Effect::ReadCheckpoint { to, position, offset } => {
@@ -52,8 +52,8 @@ impl<F: Face> Node<F> {
 
     /// Sends a reply to the gateway that asked.
     fn reply(&mut self, mut reply: Reply) {
-        let to = ReplicaId(reply.client.gateway as u8);
-        if to == self.options.replica {
+        let gateway = reply.client.gateway;
+        if gateway == u32::from(self.options.replica.0) {
             return self.on_reply(reply);
         }
         if let Outcome::Done { body, .. } = &mut reply.outcome
@@ -63,16 +63,16 @@ impl<F: Face> Node<F> {
             // without any reply it would ask for ever.
             body.clear();
         }
-        self.send(To::One(to), Kind::Reply, |out| reply.encode(out));
+        if gateway >= FIRST_CLIENT {
+            self.gateway.counters.dropped_frames += u64::from(!self.peers.reply(&reply));
+        } else {
+            self.send(To::One(ReplicaId(gateway as u8)), Kind::Reply, |out| reply.encode(out));
+        }
     }
 
     fn on_reply(&mut self, reply: Reply) {
-        if let Some(finished) = self.gateway.on_reply(self.now, reply) {
-            if matches!(finished.end, End::Failed(Failure::Retired)) {
-                self.failure = Some(Error::Retired);
-            }
-            self.sessions.finish(finished, &mut self.gateway);
-        }
+        self.gateway.on_reply(self.now, reply);
+        self.tell();
     }
 
     /// A peer has said something.

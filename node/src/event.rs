@@ -14,6 +14,22 @@ pub enum Event {
         /// In which view.
         view: View,
     },
+    /// The replica has restarted and may have forgotten what it acknowledged from memory
+    /// (durability `lazy`): until it has caught up, elections do not rest on it.
+    Forgetful,
+    /// It holds again what it may have forgotten; its log ends here.
+    Remembers(Viewstamp),
+    /// It has won an election in which more than f replicas were forgetful or did not answer:
+    /// acknowledged operations may be lost.
+    RiskyElection(View),
+    /// It has rolled back operations that it knew to be acknowledged: a crash of the group has
+    /// taken them.
+    RolledBack {
+        /// How many.
+        operations: u64,
+        /// Everything up to here is kept.
+        durable: Viewstamp,
+    },
     /// What is sent to this peer has nowhere to go.
     PeerLost(ReplicaId),
     /// A connection to or from a peer was refused, and why.
@@ -46,6 +62,25 @@ impl fmt::Display for Event {
                 let (number, primary) = (view.0 >> 8, view.primary().0);
                 write!(f, "{} in view {number} of replica {primary}", role.name())
             }
+            Event::Forgetful => f.write_str(
+                "restarted without what it had only in memory: elections do not rest on this \
+                 replica until it has caught up",
+            ),
+            Event::Remembers(last) => write!(f, "caught up to operation {}", last.op.0),
+            Event::RiskyElection(view) => write!(
+                f,
+                "LOSS POSSIBLE: elected in view {} while more than f replicas had forgotten what \
+                 they held in memory, or did not answer; acknowledged operations above the last \
+                 durable one may be lost",
+                view.0 >> 8
+            ),
+            Event::RolledBack { operations, durable } => write!(
+                f,
+                "LOST: rolled back {operations} acknowledged operations that a crash of the group \
+                 has taken; everything up to operation {} is kept; clients that have seen them are \
+                 told (WRONGVIEW)",
+                durable.op.0
+            ),
             Event::PeerLost(replica) => write!(f, "replica {} is not reached", replica.0),
             Event::PeerRefused(why) => write!(f, "refused a peer: {why}"),
             Event::Checkpoint(position) => write!(f, "checkpoint at {}", position.op.0),

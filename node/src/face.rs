@@ -5,7 +5,7 @@
 //! Invariants: a connection's answers leave in the order of its commands; a command sees the
 //! effects of all commands before it on its connection.
 
-use smr::{GroupId, Identity, Now, ReplicaId, Report, StateMachine};
+use smr::{Durability, GroupId, Identity, Now, ReplicaId, Report, StateMachine, Viewstamp};
 
 use crate::client::Answers;
 use crate::gateway::{Gateway, Lane};
@@ -47,6 +47,16 @@ pub enum Failure {
     Retired,
     /// The answer made no sense: the command was executed, what it returned is not known.
     Garbled,
+    /// A crash of the group has interrupted it: not executed.
+    Interrupted,
+    /// A crash of the group has taken back acknowledged operations that the connection has seen
+    /// (durability `lazy`). The connection is closed behind this.
+    Lost {
+        /// All above this one.
+        after: Viewstamp,
+        /// Whether the command itself may have been executed.
+        executed: bool,
+    },
 }
 
 /// What a face may ask of the node beside its service.
@@ -157,6 +167,45 @@ impl<S: StateMachine> Desk<'_, S> {
         self.answers.answer_now(write);
     }
 
+    /// What the answers to the connection's commands promise: the group's durability, or `sync`.
+    pub fn durability(&self) -> Durability {
+        match self.answers.durable {
+            true => Durability::Sync,
+            false => self.gateway.durability(),
+        }
+    }
+
+    /// Asks for another durability from the next command on. Returns whether the group can give it:
+    /// its own, or `sync` if that is `lazy`. With `sync` a read waits, too, until what it has seen
+    /// is durable.
+    pub fn set_durability(&mut self, wanted: Durability) -> bool {
+        let group = self.gateway.durability();
+        let raised = (group, wanted) == (Durability::Lazy, Durability::Sync);
+        if wanted == group || raised {
+            self.answers.durable = raised;
+        }
+        wanted == group || raised
+    }
+
+    /// The connection's last write and whether no crash with disks intact can take it back. The
+    /// viewstamp is zero before the first one. `None` if earlier commands are unanswered: the face
+    /// then answers [`Step::Wait`].
+    pub fn last_write(&mut self) -> Option<(Viewstamp, bool)> {
+        let answers = &mut *self.answers;
+        if answers.unanswered_reads + answers.unanswered_writes > 0 {
+            return None;
+        }
+        Some((answers.written, self.gateway.is_durable(answers.written.op)))
+    }
+
+    /// Waits until all that the connection has written is durable, for up to `patience`
+    /// microseconds: [`Face::durable`] answers, and the connection's next write waits for that.
+    /// `Some(true)` if it is so already, and `None` if earlier commands must be answered first: the
+    /// face answers [`Step::Wait`].
+    pub fn ask_durable(&mut self, note: Note, patience: Option<u64>) -> Option<bool> {
+        self.gateway.ask_durable(self.now, self.answers, note, patience)
+    }
+
     /// How many commands of this connection have not been answered.
     pub fn unanswered(&self) -> u64 {
         self.answers.unanswered()
@@ -209,6 +258,18 @@ pub trait Face {
 
     /// Appends the answer to a command that was submitted with `note`. It is the connection's turn.
     fn answer(&mut self, session: &mut Self::Session, note: Note, item: &[u8], out: &mut Vec<u8>);
+
+    /// Appends the answer to [`Desk::ask_durable`]: whether what was written is durable.
+    fn durable(
+        &mut self,
+        session: &mut Self::Session,
+        note: Note,
+        reached: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let _ = (session, note, reached, out);
+        unreachable!("the face has not asked");
+    }
 
     /// Appends what a client is told whose command came to nothing.
     fn fail(&mut self, session: &mut Self::Session, note: Note, why: Failure, out: &mut Vec<u8>);

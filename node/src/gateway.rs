@@ -2,15 +2,20 @@
 //! and takes the answers apart again.
 //!
 //! Invariants: a batch's routes are in the order of its items; a connection's reads are beside the
-//! log only while none of its writes is unanswered, and its writes wait while such reads are.
+//! log only while none of its writes is unanswered, and its writes wait while such reads are. What
+//! a crash of the group has taken back is told before anything else comes of what was under way.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use smr::{ClientId, Now, ReplicaId, Reply, RequestNumber, View};
+use smr::{ClientId, Durability, Now, OpNumber, ReplicaId, Reply, RequestNumber, View, Viewstamp};
 
 use crate::client::{Answers, Stall};
 use crate::face::{Counters, Failure, Note};
+use crate::held::{Held, MAX_BARRIERS};
 
 /// A batch is sent at once when it has this many bytes.
 const BATCH_BYTES: usize = 512 << 10;
@@ -37,6 +42,10 @@ pub(crate) struct Route {
     pub note: Note,
     /// The lane that the connection counts it in.
     pub lane: Lane,
+    /// It changes the state.
+    pub writes: bool,
+    /// Its answer waits until no crash with disks intact can take back what it tells of.
+    pub durable: bool,
 }
 
 /// A batch that is being filled, or waits to be sent.
@@ -44,6 +53,8 @@ pub(crate) struct Route {
 struct Batch {
     body: Vec<u8>,
     routes: Vec<Route>,
+    /// Some of the answers wait until they are durable.
+    durable: bool,
     /// About how many bytes its answer will have.
     expected: usize,
     /// When its first command came, in [`Now::micros`].
@@ -51,10 +62,12 @@ struct Batch {
 }
 
 impl Batch {
+    /// What was expected of a batch that was sent says nothing about the empty one in its place.
     fn full(&self) -> bool {
-        self.body.len() >= BATCH_BYTES
-            || self.routes.len() >= BATCH_COMMANDS
-            || self.expected >= ANSWER_BYTES
+        !self.routes.is_empty()
+            && (self.body.len() >= BATCH_BYTES
+                || self.routes.len() >= BATCH_COMMANDS
+                || self.expected >= ANSWER_BYTES)
     }
 }
 
@@ -63,6 +76,7 @@ impl Batch {
 struct Flight {
     number: RequestNumber,
     routes: Vec<Route>,
+    durable: bool,
     /// Kept for a read, in case it must be logged.
     body: Bytes,
     since: u64,
@@ -72,15 +86,64 @@ struct Flight {
 /// What became of a batch.
 #[derive(Debug)]
 pub(crate) enum End {
-    Answered(Bytes),
+    /// Executed at this position.
+    Answered(Viewstamp, Bytes),
     Failed(Failure),
+    /// It only asked whether something is durable.
+    Durable(bool),
+}
+
+/// Which routes of a batch are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    All,
+    /// Those that do not wait for the disk.
+    Hasty,
+    /// Those that have waited.
+    Patient,
+}
+
+impl Whom {
+    #[inline]
+    pub fn has(self, route: &Route) -> bool {
+        match self {
+            Whom::All => true,
+            Whom::Hasty => !route.durable,
+            Whom::Patient => route.durable,
+        }
+    }
 }
 
 /// A batch that has ended; its routes are to be told, and given back.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub routes: Vec<Route>,
+    pub whom: Whom,
     pub end: End,
+}
+
+impl Finished {
+    pub fn failed(routes: Vec<Route>, why: Failure) -> Finished {
+        Finished { routes, whom: Whom::All, end: End::Failed(why) }
+    }
+}
+
+/// A crash of the group has taken back acknowledged operations.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    /// All above this one.
+    pub after: Viewstamp,
+    /// Commands that were not executed and will not be.
+    pub dropped: Vec<Route>,
+    /// All other commands that are unanswered.
+    pub rest: Vec<Route>,
+}
+
+/// What has to be told.
+#[derive(Debug)]
+pub(crate) enum News {
+    Finished(Finished),
+    Lost(Lost),
 }
 
 /// Bounds of a gateway.
@@ -92,6 +155,8 @@ pub(crate) struct Bounds {
     pub flying_bytes: usize,
     /// When a command is given up, in microseconds after it came.
     pub patience: u64,
+    /// What an acknowledgement of the group means.
+    pub durability: Durability,
 }
 
 /// The gateway.
@@ -109,6 +174,8 @@ pub(crate) struct Gateway {
     spare: Vec<Vec<Route>>,
     /// A request of the service's own is under way.
     errand: Option<RequestNumber>,
+    held: Held,
+    news: VecDeque<News>,
     pub counters: Counters,
 }
 
@@ -127,7 +194,24 @@ impl Gateway {
             sends: Vec::new(),
             spare: Vec::new(),
             errand: None,
+            held: Held::default(),
+            news: VecDeque::new(),
             counters: Counters::default(),
+        }
+    }
+
+    /// What an acknowledgement of the group means.
+    pub fn durability(&self) -> Durability {
+        self.bounds.durability
+    }
+
+    /// Whether no crash with disks intact can take back this operation, which the client machine
+    /// has seen.
+    pub fn is_durable(&self, op: OpNumber) -> bool {
+        match self.bounds.durability {
+            Durability::Memory => op == OpNumber(0),
+            Durability::Sync => true,
+            Durability::Lazy => op <= self.held.durable(),
         }
     }
 
@@ -165,7 +249,17 @@ impl Gateway {
         let counted = if logged { Lane::Write } else { Lane::Read };
         let (place, generation) = (answers.place, answers.generation);
         let number = answers.take();
-        batch.routes.push(Route { place, generation, number, note, lane: counted });
+        let (writes, durable) = (lane == Lane::Write, answers.durable);
+        batch.durable |= durable;
+        batch.routes.push(Route {
+            place,
+            generation,
+            number,
+            note,
+            lane: counted,
+            writes,
+            durable,
+        });
         match counted {
             Lane::Write => answers.unanswered_writes += 1,
             Lane::Read => answers.unanswered_reads += 1,
@@ -175,6 +269,35 @@ impl Gateway {
             Lane::Read => self.counters.reads += 1,
         }
         true
+    }
+
+    /// Asks whether everything that the connection has written is durable, for up to `patience`
+    /// microseconds; for ever if there is none. `None` if earlier commands must be answered first,
+    /// `Some(true)` if it is known already.
+    pub fn ask_durable(
+        &mut self,
+        now: Now,
+        answers: &mut Answers,
+        note: Note,
+        patience: Option<u64>,
+    ) -> Option<bool> {
+        if answers.unanswered_reads + answers.unanswered_writes > 0 {
+            answers.stall = Some(Stall::Face);
+            return None;
+        }
+        let op = answers.written.op;
+        if self.is_durable(op) {
+            return Some(true);
+        }
+        let (place, generation) = (answers.place, answers.generation);
+        let (number, lane) = (answers.take(), Lane::Read);
+        // Counted as a read: the connection's next write waits for it.
+        answers.unanswered_reads += 1;
+        let (writes, durable) = (false, true);
+        let route = Route { place, generation, number, note, lane, writes, durable };
+        let due = patience.map(|patience| now.micros.saturating_add(patience));
+        self.held.wait(route, op, due);
+        Some(false)
     }
 
     fn batch(&mut self, logged: bool) -> &mut Batch {
@@ -193,6 +316,7 @@ impl Gateway {
             && self.relogged.is_empty()
             && self.writes.routes.is_empty()
             && self.reads.routes.is_empty()
+            && self.held.is_empty()
     }
 
     /// Sends what the window takes.
@@ -208,10 +332,13 @@ impl Gateway {
                 break;
             };
             self.flying_bytes += flight.body.len();
+            self.held.wanted |= flight.durable;
             self.flying_writes.push_back(Flight { number, ..flight });
         }
+        self.send_barrier(now);
         if !self.writes.routes.is_empty() && self.has_room(self.flying_writes.len()) {
             self.send_writes(now);
+            self.send_barrier(now);
         }
         if !self.reads.routes.is_empty() && self.has_room(self.flying_reads.len()) {
             self.send_reads(now);
@@ -233,8 +360,20 @@ impl Gateway {
         self.flying_bytes += body.len();
         self.writes.body.reserve(body.len().min(BATCH_BYTES));
         self.counters.batches += 1;
-        let since = self.writes.since;
-        self.flying_writes.push_back(Flight { number, routes, body, since, answered: false });
+        let (since, durable) = (self.writes.since, std::mem::take(&mut self.writes.durable));
+        self.held.wanted |= durable;
+        let flight = Flight { number, routes, durable, body, since, answered: false };
+        self.flying_writes.push_back(flight);
+    }
+
+    /// Sends an empty request whose answer waits until all before it is durable, if anybody waits
+    /// for that and none of those under way will tell.
+    fn send_barrier(&mut self, now: Now) {
+        if self.held.wanted && self.held.barriers.len() < MAX_BARRIERS {
+            let sent = self.client.submit(now, Bytes::new(), true, &mut self.sends);
+            self.held.wanted = sent.is_none();
+            self.held.barriers.extend(sent);
+        }
     }
 
     fn send_reads(&mut self, now: Now) {
@@ -248,8 +387,9 @@ impl Gateway {
         self.flying_bytes += body.len();
         self.reads.body.reserve(body.len().min(BATCH_BYTES));
         self.counters.batches += 1;
-        let since = self.reads.since;
-        self.flying_reads.push_back(Flight { number, routes, body, since, answered: false });
+        let (since, durable) = (self.reads.since, std::mem::take(&mut self.reads.durable));
+        let flight = Flight { number, routes, durable, body, since, answered: false };
+        self.flying_reads.push_back(flight);
     }
 
     /// Sends a request on the service's own account, one at a time.
@@ -268,35 +408,125 @@ impl Gateway {
         into.append(&mut self.sends);
     }
 
+    /// What has to be told, in order.
+    pub fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
     /// A replica has answered.
-    pub fn on_reply(&mut self, now: Now, reply: Reply) -> Option<Finished> {
-        let vsr::Finished { number, read, answer, .. } =
-            self.client.on_reply(now, reply, &mut self.sends)?;
-        if !read && self.errand == Some(number) {
+    pub fn on_reply(&mut self, now: Now, reply: Reply) {
+        let seen = self.client.expected();
+        let finished = self.client.on_reply(now, reply, &mut self.sends);
+        if let Some(vsr::Loss { kept, dropped, .. }) = self.client.take_loss() {
+            self.lose(Viewstamp::new(seen, kept), &dropped);
+        }
+        if let Some(vsr::Finished { number, read, answer, .. }) = finished {
+            self.on_answer(number, read, answer);
+        }
+    }
+
+    fn on_answer(&mut self, number: RequestNumber, read: bool, answer: vsr::Answer) {
+        if let vsr::Answer::Done { durable, .. } = &answer {
+            self.learn(durable.op);
+        }
+        let errand = !read && self.errand == Some(number);
+        if errand {
             self.errand = None;
-            let retired = matches!(answer, vsr::Answer::Retired);
-            let end = End::Failed(Failure::Retired);
-            return retired.then(|| Finished { routes: Vec::new(), end });
+        }
+        if errand || (!read && self.held.on_barrier(number)) {
+            if matches!(answer, vsr::Answer::Retired) {
+                self.finish(Finished::failed(Vec::new(), Failure::Retired));
+            }
+            return;
         }
         let flights = if read { &mut self.flying_reads } else { &mut self.flying_writes };
-        let index = flights.iter().position(|flight| flight.number == number)?;
+        let Some(index) = flights.iter().position(|flight| flight.number == number) else { return };
         let flight = flights[index].take();
         while flights.front().is_some_and(|flight| flight.answered) {
             flights.pop_front();
         }
         self.flying_bytes -= flight.body.len();
-        let end = match answer {
-            vsr::Answer::Done { body, .. } => End::Answered(body),
+        match answer {
+            vsr::Answer::Done { position, body, .. } => {
+                self.answered(flight, read, position, body);
+            }
             vsr::Answer::MustLog => {
                 if !flight.routes.is_empty() {
                     self.relogged.push_back(Flight { answered: false, ..flight });
                 }
-                return None;
             }
-            vsr::Answer::Retired => End::Failed(Failure::Retired),
-            vsr::Answer::StateLost => End::Failed(Failure::StateLost),
-        };
-        Some(Finished { routes: flight.routes, end })
+            vsr::Answer::Retired => {
+                self.finish(Finished::failed(flight.routes, Failure::Retired));
+            }
+            vsr::Answer::StateLost => {
+                self.finish(Finished::failed(flight.routes, Failure::StateLost));
+            }
+        }
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        self.news.push_back(News::Finished(finished));
+    }
+
+    /// A batch was executed: those of its connections that wait for the disk are told later.
+    fn answered(&mut self, flight: Flight, read: bool, position: Viewstamp, body: Bytes) {
+        let Flight { routes, durable, since, .. } = flight;
+        if durable && !self.is_durable(position.op) {
+            let hasty = routes.iter().filter(|route| !route.durable).count();
+            let shared = (hasty > 0).then(|| routes.clone());
+            self.held.hold(routes, position, body.clone(), since);
+            // A barrier follows a write at once, but a read may have seen what came later.
+            self.held.wanted |= read;
+            let Some(shared) = shared else { return };
+            return self.finish(Finished {
+                routes: shared,
+                whom: Whom::Hasty,
+                end: End::Answered(position, body),
+            });
+        }
+        self.finish(Finished { routes, whom: Whom::All, end: End::Answered(position, body) });
+    }
+
+    /// Everything up to `through` in the log that the client machine has seen is durable.
+    fn learn(&mut self, through: OpNumber) {
+        if through > self.held.durable() {
+            let news = &mut self.news;
+            self.held.learn(through, |finished| news.push_back(News::Finished(finished)));
+        }
+    }
+
+    /// This replica knows of a durable point. It tells something of what the client machine has
+    /// seen only if both are in the same view ([Mao] 4.3: coverage, not the order of numbers).
+    pub fn on_durable(&mut self, view: View, durable: Viewstamp) {
+        if view == self.client.expected() {
+            self.learn(durable.op);
+        }
+    }
+
+    /// Everything above `after` that was seen is lost, and of what was under way `dropped` is not
+    /// executed. Batches are shared by those who have seen what is lost and others, so that what is
+    /// not sent goes too.
+    fn lose(&mut self, after: Viewstamp, dropped: &[RequestNumber]) {
+        let mut gone = Vec::new();
+        for &number in dropped {
+            self.errand = self.errand.filter(|&errand| errand != number);
+            self.held.on_barrier(number);
+            let flights = &mut self.flying_writes;
+            if let Some(index) = flights.iter().position(|flight| flight.number == number) {
+                let mut flight = flights.remove(index).expect("just seen");
+                self.flying_bytes -= flight.body.len();
+                gone.append(&mut flight.routes);
+            }
+        }
+        self.writes.body.clear();
+        self.writes.durable = false;
+        gone.append(&mut self.writes.routes);
+        self.held.lose(after.op, &mut gone);
+        let flights = [&self.flying_writes, &self.flying_reads, &self.relogged];
+        let flights = flights.into_iter().flatten().flat_map(|flight| &flight.routes);
+        let rest = flights.chain(&self.reads.routes).chain(self.held.routes());
+        let rest = rest.copied().collect();
+        self.news.push_back(News::Lost(Lost { after, dropped: gone, rest }));
     }
 
     /// This replica has entered a view: what is unanswered goes to its primary at once.
@@ -313,6 +543,9 @@ impl Gateway {
     /// client machine; its answer will find nobody.
     pub fn expire(&mut self, now: Now) -> Option<Finished> {
         let patience = self.bounds.patience;
+        if let Some(finished) = self.held.expire(now.micros, patience) {
+            return Some(finished);
+        }
         let late = |since: u64| now.micros >= since + patience;
         // Whatever becomes of a read, it has changed nothing.
         let under_way = [
@@ -324,18 +557,19 @@ impl Gateway {
             let expired = flights.iter_mut().find(|f| !f.routes.is_empty() && late(f.since));
             if let Some(flight) = expired {
                 let routes = std::mem::take(&mut flight.routes);
-                return Some(Finished { routes, end: End::Failed(why) });
+                return Some(Finished::failed(routes, why));
             }
         }
         if self.relogged.front().is_some_and(|flight| late(flight.since)) {
             let routes = self.relogged.pop_front().expect("just seen").routes;
-            return Some(Finished { routes, end: End::Failed(Failure::Unavailable) });
+            return Some(Finished::failed(routes, Failure::Unavailable));
         }
         for batch in [&mut self.writes, &mut self.reads] {
             if !batch.routes.is_empty() && late(batch.since) {
                 batch.body.clear();
+                batch.durable = false;
                 let routes = std::mem::take(&mut batch.routes);
-                return Some(Finished { routes, end: End::Failed(Failure::Unavailable) });
+                return Some(Finished::failed(routes, Failure::Unavailable));
             }
         }
         None
@@ -352,7 +586,8 @@ impl Gateway {
             .filter_map(|batch| (!batch.routes.is_empty()).then_some(batch.since));
         let oldest = sent.chain(waiting).min();
         let expiry = oldest.map(|since| since + self.bounds.patience);
-        expiry.into_iter().chain(self.client.deadline()).min()
+        let held = self.held.deadline(self.bounds.patience);
+        expiry.into_iter().chain(self.client.deadline()).chain(held).min()
     }
 
     /// Takes back the list of a batch's routes, so that its memory is used again.
@@ -369,6 +604,7 @@ impl Flight {
     fn take(&mut self) -> Flight {
         self.answered = true;
         let (routes, body) = (std::mem::take(&mut self.routes), std::mem::take(&mut self.body));
-        Flight { number: self.number, routes, body, since: self.since, answered: true }
+        let (number, durable, since) = (self.number, self.durable, self.since);
+        Flight { number, routes, durable, body, since, answered: true }
     }
 }

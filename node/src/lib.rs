@@ -24,7 +24,10 @@ mod error;
 mod event;
 mod face;
 mod gateway;
+mod guest;
+mod held;
 mod hello;
+mod inbound;
 mod options;
 mod peers;
 mod poll;
@@ -34,11 +37,13 @@ mod slab;
 mod snapshots;
 mod start;
 
+pub use disk::Emulation;
 pub use error::Error;
 pub use event::Event;
 pub use face::{
     ConnectionId, Counters, Desk, Face, Failure, Note, Order, PeerStatus, Status, Step,
 };
+pub use guest::MAX_NATIVE_CLIENTS;
 pub use options::{Birth, Options};
 pub use replica::{Exit, Node};
 pub use start::holds_replica;

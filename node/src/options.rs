@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use smr::{Durability, GroupId, ReplicaId};
 
+use crate::disk::Emulation;
+
 /// How one replica is to be run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -40,6 +42,8 @@ pub struct Options {
     pub spin: u64,
     /// The log's segments and how they are written.
     pub disk: ::io::Settings,
+    /// A slower disk than there is. For measurements.
+    pub emulation: Emulation,
 }
 
 /// What an empty data directory means.
@@ -77,6 +81,7 @@ impl Options {
             window: 8,
             spin: 0,
             disk: ::io::Settings::default(),
+            emulation: Emulation::default(),
         }
     }
 }

@@ -1,37 +1,40 @@
 //! Connections between replicas. Each replica dials every other one and sends on that connection
-//! alone; what others send arrives on the connections that they have dialed.
+//! alone; what others send arrives on the connections that they have dialed. Native clients dial,
+//! too, and get their replies on the connection that they ask on.
 //!
-//! What cannot be sent is dropped whole: the protocol expects loss. Nothing here blocks.
+//! What cannot be sent is dropped whole: protocol and clients expect loss. Nothing here blocks.
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use smr::{Identity, ReplicaId, To};
-use wire::{Frame, FrameReader, Header, Kind, MAX_PAYLOAD, NO_REPLICA, encode_frame};
+use smr::{ClientId, Identity, ReplicaId, Reply, To};
+use wire::{FrameReader, HELLO_BYTES, Header, Hello, Kind, encode_frame};
 
 use crate::clock;
 use crate::dial::{Dialed, Dialer, notice_death};
 use crate::event::Event;
 use crate::face::{Counters, PeerStatus};
-use crate::hello::{self, Hello};
-use crate::poll::{Door, Interest, Poll, Token};
+use crate::guest::MAX_NATIVE_CLIENTS;
+use crate::inbound::{Arrived, Inbound, Speaker, check};
+use crate::poll::{Door, Interest, Poll, Token, Waker};
 use crate::slab::Slab;
 
 /// Frames for a peer are dropped while this many bytes wait to be sent to it.
 const QUEUE_BYTES: usize = 64 << 20;
 /// A queue's memory is given back above this.
 const KEEP_BYTES: usize = 1 << 20;
-/// Reads of one connection in one turn, 64 KiB or more each.
-const READS_A_TURN: usize = 8;
 /// Accepted connections that have not said who they are: at most so many, and for so long, in
 /// microseconds.
-const MAX_STRANGERS: usize = 16;
+const MAX_STRANGERS: usize = 64;
 const STRANGER_PATIENCE: u64 = 3_000_000;
 /// Pauses before a connection is dialed again: when it broke, and when the peer would not have us.
 const AFTER_LOSS: Duration = Duration::from_millis(1);
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
+/// Refusals of connections that others have made are reported once in this many microseconds.
+const REPORT_PAUSE: u64 = 1_000_000;
 
 /// The way to one peer.
 struct Link {
@@ -51,20 +54,19 @@ struct Link {
     refusal: Option<String>,
 }
 
-/// A connection that was accepted.
-struct Inbound {
-    stream: TcpStream,
-    reader: FrameReader,
-    from: Option<Identity>,
-    /// When it was accepted, in [`smr::Now::micros`].
-    since: u64,
-}
-
 /// All connections to and from peers.
 pub(crate) struct Peers {
     hello: Hello,
     links: Vec<Option<Link>>,
     inbound: Slab<Inbound>,
+    /// Where each native client's newest connection is.
+    guests: HashMap<ClientId, u32>,
+    /// Native clients that have something to be sent, or are to be read from again.
+    dirty: Vec<u32>,
+    resumable: Vec<u32>,
+    waker: Waker,
+    /// When a refusal may be reported again, in [`smr::Now::micros`].
+    report_at: u64,
     door: Door,
     dialed: Receiver<Dialed>,
     shared: Vec<u8>,
@@ -105,9 +107,20 @@ impl Peers {
                 refusal: None,
             }));
         }
-        let (inbound, shared, events) = (Slab::default(), Vec::new(), Vec::new());
-        let door = Door::new(listener, Token::Peers);
-        Ok(Peers { hello, links, inbound, door, dialed, shared, events })
+        Ok(Peers {
+            hello,
+            links,
+            inbound: Slab::default(),
+            guests: HashMap::new(),
+            dirty: Vec::new(),
+            resumable: Vec::new(),
+            waker: poll.waker(),
+            report_at: 0,
+            door: Door::new(listener, Token::Peers),
+            dialed,
+            shared: Vec::new(),
+            events: Vec::new(),
+        })
     }
 
     fn header(&self, kind: Kind) -> Header {
@@ -166,6 +179,7 @@ impl Peers {
                 link.lose(AFTER_LOSS, &mut self.events);
             }
         }
+        self.flush_guests(poll);
     }
 
     /// Connections that the dialers have made.
@@ -190,12 +204,7 @@ impl Peers {
             {
                 self.inbound.remove(oldest);
             }
-            let place = self.inbound.insert(|_, _| Inbound {
-                stream,
-                reader: FrameReader::new(hello::LIMIT),
-                from: None,
-                since: clock::now().micros,
-            });
+            let place = self.inbound.insert(|_, _| Inbound::new(stream));
             let added = self.inbound.get_mut(place).expect("just inserted");
             if poll.add(&added.stream, Token::Inbound(place), Interest::READ).is_err() {
                 self.inbound.remove(place);
@@ -204,7 +213,7 @@ impl Peers {
     }
 
     fn strangers(&self) -> impl Iterator<Item = (u32, &Inbound)> {
-        self.inbound.iter().filter(|(_, inbound)| inbound.from.is_none())
+        self.inbound.iter().filter(|(_, inbound)| matches!(inbound.speaker, Speaker::Stranger))
     }
 
     fn dismiss(&mut self) {
@@ -221,9 +230,8 @@ impl Peers {
     /// one: it sends on its newest alone.
     fn succeed(&mut self, place: u32, peer: Identity) {
         let earlier = |inbound: &Inbound| {
-            inbound.from.is_some_and(|from| {
-                from.replica == peer.replica && from.incarnation <= peer.incarnation
-            })
+            matches!(inbound.speaker, Speaker::Replica(from)
+                if from.replica == peer.replica && from.incarnation <= peer.incarnation)
         };
         let others = self.inbound.iter().filter(|&(other, _)| other != place);
         let earlier: Vec<u32> =
@@ -247,24 +255,122 @@ impl Peers {
         }
     }
 
-    /// An accepted connection is ready: appends what has arrived to `frames`.
-    pub fn on_inbound(&mut self, place: u32, frames: &mut Vec<Frame>, counters: &mut Counters) {
+    /// An accepted connection is ready: appends what has arrived.
+    pub fn on_inbound(&mut self, place: u32, arrived: &mut Arrived, counters: &mut Counters) {
         let Some(inbound) = self.inbound.get_mut(place) else { return };
-        let known = inbound.from.is_some();
-        match inbound.read(&self.hello, frames) {
-            Ok(true) => {
-                if let (false, Some(peer)) = (known, inbound.from) {
+        let stranger = matches!(inbound.speaker, Speaker::Stranger);
+        let mut outcome = inbound.read(&self.hello, arrived);
+        if stranger && outcome == Ok(true) {
+            outcome = match inbound.speaker {
+                Speaker::Stranger => Ok(true),
+                Speaker::Replica(peer) => {
                     self.succeed(place, peer);
+                    Ok(true)
                 }
-                return;
-            }
-            Ok(false) => {}
-            Err(why) => {
-                counters.refused_peers += 1;
-                self.events.push(Event::PeerRefused(why));
+                Speaker::Guest(ref guest) => {
+                    let client = guest.client;
+                    self.seat(place, client).map(|()| true)
+                }
+            };
+        }
+        match outcome {
+            Ok(true) => self.mark(place),
+            Ok(false) => self.hang_up(place),
+            Err(why) => self.refuse(place, why, counters),
+        }
+    }
+
+    /// Takes what native clients sent before they were paused, of those that may go on.
+    pub fn resume(&mut self, arrived: &mut Arrived, counters: &mut Counters) {
+        for place in std::mem::take(&mut self.resumable) {
+            let Some(inbound) = self.inbound.get_mut(place) else { continue };
+            match inbound.take(&self.hello, arrived) {
+                Ok(true) => self.mark(place),
+                Ok(false) => self.hang_up(place),
+                Err(why) => self.refuse(place, why, counters),
             }
         }
+    }
+
+    /// Makes `place` the connection of a native client, in the place of an earlier one.
+    fn seat(&mut self, place: u32, client: ClientId) -> Result<(), String> {
+        if let Some(&before) = self.guests.get(&client) {
+            self.hang_up(before);
+        }
+        if self.guests.len() >= MAX_NATIVE_CLIENTS {
+            return Err(format!("there are {MAX_NATIVE_CLIENTS} native clients already"));
+        }
+        self.guests.insert(client, place);
+        Ok(())
+    }
+
+    fn guest(&self, place: u32) -> Option<ClientId> {
+        match &self.inbound.get(place)?.speaker {
+            Speaker::Guest(guest) => Some(guest.client),
+            _ => None,
+        }
+    }
+
+    fn hang_up(&mut self, place: u32) {
+        if let Some(client) = self.guest(place)
+            && self.guests.get(&client) == Some(&place)
+        {
+            self.guests.remove(&client);
+        }
         self.inbound.remove(place);
+    }
+
+    fn refuse(&mut self, place: u32, why: String, counters: &mut Counters) {
+        counters.refused_peers += 1;
+        let now = clock::now().micros;
+        if self.report_at <= now {
+            self.report_at = now + REPORT_PAUSE;
+            self.events.push(Event::PeerRefused(why));
+        }
+        self.hang_up(place);
+    }
+
+    /// Sees to a native client at the end of the turn, if one is there.
+    fn mark(&mut self, place: u32) {
+        if let Some(Inbound { speaker: Speaker::Guest(guest), .. }) = self.inbound.get_mut(place)
+            && !guest.listed
+            && (guest.paused || guest.pending() > 0)
+        {
+            guest.listed = true;
+            self.dirty.push(place);
+        }
+    }
+
+    /// Queues a reply to a native client. `false` if it is not connected, or is given up because it
+    /// does not fetch its answers.
+    pub fn reply(&mut self, reply: &Reply) -> bool {
+        let Some(&place) = self.guests.get(&reply.client) else { return false };
+        let header = self.header(Kind::Reply);
+        let answered = match self.inbound.get_mut(place).map(|inbound| &mut inbound.speaker) {
+            Some(Speaker::Guest(guest)) => guest.answer(&header, reply),
+            _ => return false,
+        };
+        if answered {
+            self.mark(place);
+        } else {
+            self.hang_up(place);
+        }
+        answered
+    }
+
+    fn flush_guests(&mut self, poll: &Poll) {
+        for place in std::mem::take(&mut self.dirty) {
+            let Some(inbound) = self.inbound.get_mut(place) else { continue };
+            let Speaker::Guest(guest) = &mut inbound.speaker else { continue };
+            guest.listed = false;
+            if guest.flush(&mut inbound.stream, place, poll).is_err() {
+                self.hang_up(place);
+            } else if guest.paused && guest.is_open() {
+                // What it has sent may be here already, where no socket tells of it.
+                self.resumable.push(place);
+                self.waker.wake();
+            }
+        }
     }
 
     /// What operators see.
@@ -290,7 +396,7 @@ impl Link {
         self.interest = Interest::READ;
         poll.add(&stream, Token::Outbound(self.replica.0.into()), self.interest)?;
         self.stream = Some(stream);
-        self.reader = FrameReader::new(hello::LIMIT);
+        self.reader = FrameReader::new(HELLO_BYTES);
         self.welcome = false;
         self.queue.clear();
         self.sent = 0;
@@ -370,69 +476,4 @@ impl Link {
         self.welcome = false;
         self.lose(AFTER_REFUSAL, events);
     }
-}
-
-impl Inbound {
-    /// Appends the frames that have arrived. `false` if the connection has ended.
-    fn read(&mut self, own: &Hello, frames: &mut Vec<Frame>) -> Result<bool, String> {
-        for _ in 0..READS_A_TURN {
-            let space = self.reader.space().len();
-            let count = match self.reader.fill(&mut self.stream) {
-                Ok(0) => return Ok(false),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return Ok(false),
-            };
-            while let Some(frame) = self.reader.next_frame().map_err(|error| error.to_string())? {
-                match self.from {
-                    Some(from) if frame.header.from == from.replica => frames.push(frame),
-                    Some(_) => return Err("it changes its name".to_owned()),
-                    None => {
-                        if !self.greet(own, &frame)? {
-                            return Ok(false);
-                        }
-                    }
-                }
-            }
-            if count < space {
-                break;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Answers the first frame. `false` for somebody who only asks.
-    fn greet(&mut self, own: &Hello, frame: &Frame) -> Result<bool, String> {
-        let mut answer = Vec::new();
-        own.encode(&mut answer);
-        // The socket's buffer is empty: a short write means that the connection is broken.
-        let sent = self.stream.write(&answer).is_ok_and(|count| count == answer.len());
-        if frame.header.kind == Kind::Hello && frame.header.from == NO_REPLICA {
-            return Ok(false);
-        }
-        let hello = Hello::decode(frame).ok_or("its hello makes no sense")?;
-        check(own, &hello).map_err(|why| format!("replica {}: {why}", hello.identity.replica.0))?;
-        if hello.identity.replica == own.identity.replica {
-            return Err(format!("another replica says that it is {}", own.identity.replica.0));
-        }
-        self.from = Some(hello.identity);
-        self.reader.set_limit(MAX_PAYLOAD);
-        Ok(sent)
-    }
-}
-
-fn check(own: &Hello, other: &Hello) -> Result<(), String> {
-    if other.identity.group != own.identity.group {
-        let (theirs, ours) = (other.identity.group.0, own.identity.group.0);
-        return Err(format!("it belongs to group {theirs:016x}, this replica to {ours:016x}"));
-    }
-    if other.replicas != own.replicas {
-        let (theirs, ours) = (other.replicas, own.replicas);
-        return Err(format!("it counts {theirs} replicas, this replica {ours}"));
-    }
-    if other.durability != own.durability {
-        return Err("it has another durability".to_owned());
-    }
-    Ok(())
 }

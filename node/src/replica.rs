@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smr::{
-    ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Role, StateMachine,
-    StoreNumber, View,
+    ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Report, Role,
+    StateMachine, StoreNumber, View,
 };
-use wire::{Frame, Kind};
+use wire::Kind;
 
 use crate::clock;
 use crate::disk::Disk;
 use crate::event::Event;
-use crate::face::{Face, Order, Status};
-use crate::gateway::Gateway;
+use crate::face::{Face, Failure, Order, Status};
+use crate::gateway::{End, Finished, Gateway, News};
+use crate::inbound::Arrived;
 use crate::peers::Peers;
 use crate::poll::{Poll, Ready, Token};
 use crate::sessions::{Around, Sessions};
@@ -55,7 +56,7 @@ pub struct Node<F: Face> {
     pub(crate) now: Now,
     pub(crate) effects: Effects,
     pub(crate) sends: vsr::Sends,
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) arrived: Arrived,
     pub(crate) issued: StoreNumber,
     pub(crate) stored: StoreNumber,
     /// The disk is marked as having lost something.
@@ -190,6 +191,8 @@ impl<F: Face> Node<F> {
         match ready.token {
             Token::Wake => {
                 self.peers.adopt(&self.poll);
+                self.peers.resume(&mut self.arrived, &mut self.gateway.counters);
+                self.take_arrived();
                 self.on_disk()?;
                 self.on_snapshots()?;
             }
@@ -197,12 +200,9 @@ impl<F: Face> Node<F> {
             Token::Clients => self.sessions.accept(&self.poll, &mut self.gateway, self.now),
             Token::Outbound(place) => self.peers.on_outbound(place, ready.read),
             Token::Inbound(place) => {
-                let mut frames = std::mem::take(&mut self.frames);
-                self.peers.on_inbound(place, &mut frames, &mut self.gateway.counters);
-                for frame in frames.drain(..) {
-                    self.on_frame(frame);
-                }
-                self.frames = frames;
+                let counters = &mut self.gateway.counters;
+                self.peers.on_inbound(place, &mut self.arrived, counters);
+                self.take_arrived();
             }
             Token::Client(place) => {
                 let mut around = Around {
@@ -284,9 +284,21 @@ impl<F: Face> Node<F> {
         }
     }
 
-    /// Tells the gateway of a view that has a primary.
+    /// Tells the connections what the gateway has learnt.
+    pub(crate) fn tell(&mut self) {
+        while let Some(news) = self.gateway.next_news() {
+            if let News::Finished(Finished { end: End::Failed(Failure::Retired), .. }) = news {
+                self.failure = Some(Error::Retired);
+            }
+            self.sessions.hear(news, &mut self.gateway);
+        }
+    }
+
+    /// Tells the gateway of a view that has a primary, and of the durable point.
     fn follow_view(&mut self) {
         let report = self.host.protocol().report();
+        self.gateway.on_durable(report.view, report.durable);
+        self.tell();
         if matches!(report.role, Role::Primary | Role::Backup) && report.view > self.followed {
             self.followed = report.view;
             self.gateway.on_view(self.now, report.view);
@@ -295,9 +307,8 @@ impl<F: Face> Node<F> {
 
     fn refresh_status(&mut self) {
         let report = self.host.protocol().report();
-        let before = self.status.report;
-        if (report.role, report.view) != (before.role, before.view) {
-            (self.events)(&Event::Role { role: report.role, view: report.view });
+        for event in changes(&self.status.report, &report) {
+            (self.events)(&event);
         }
         self.status.report = report;
         if self.now.micros < self.status_at + STATUS_AGE {
@@ -314,4 +325,20 @@ impl<F: Face> Node<F> {
             (self.events)(&event);
         }
     }
+}
+
+/// What an operator should know of the change from one report to the next.
+fn changes(before: &Report, now: &Report) -> impl Iterator<Item = Event> {
+    let moved = (now.role, now.view) != (before.role, before.view);
+    let lost = now.rolled_back.saturating_sub(before.rolled_back);
+    let risky = now.risky_elections > before.risky_elections;
+    [
+        (now.forgetful && !before.forgetful).then_some(Event::Forgetful),
+        moved.then_some(Event::Role { role: now.role, view: now.view }),
+        risky.then_some(Event::RiskyElection(now.view)),
+        (lost > 0).then_some(Event::RolledBack { operations: lost, durable: now.durable }),
+        (before.forgetful && !now.forgetful).then_some(Event::Remembers(now.op)),
+    ]
+    .into_iter()
+    .flatten()
 }

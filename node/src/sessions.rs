@@ -1,13 +1,18 @@
 //! The clients' side of a turn: accepting, reading, taking commands, answering, sending.
+//!
+//! Invariant: nothing is executed for a connection that has seen what is lost and does not know it.
+
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 use std::net::TcpListener;
 
-use smr::{Now, StateMachine};
+use smr::{Now, StateMachine, Viewstamp};
 
-use crate::client::{Answers, Arrival, Client, Stall};
-use crate::face::{ConnectionId, Desk, Face, Order, Status, Step};
-use crate::gateway::{End, Finished, Gateway, Lane};
+use crate::client::{Answers, Arrival, Client, Loss, Stall};
+use crate::face::{ConnectionId, Desk, Face, Failure, Note, Order, Status, Step};
+use crate::gateway::{End, Finished, Gateway, Lane, Lost, News, Route};
 use crate::poll::{Door, Interest, Poll, Ready, Token};
 use crate::slab::Slab;
 
@@ -88,6 +93,7 @@ impl<F: Face> Sessions<F> {
                 listed: false,
                 interest: Interest::READ,
                 dirty: false,
+                draining: false,
             });
             let client = self.clients.get_mut(place).expect("just inserted");
             if poll.add(&client.stream, Token::Client(place), Interest::READ).is_err() {
@@ -109,6 +115,12 @@ impl<F: Face> Sessions<F> {
             mark(&mut self.dirty, client);
         }
         if !ready.read {
+            return;
+        }
+        if client.draining {
+            if matches!(client.read(&mut self.shared), Err(_) | Ok(Arrival::End)) {
+                self.close(place);
+            }
             return;
         }
         if client.closing || client.ended {
@@ -151,6 +163,10 @@ impl<F: Face> Sessions<F> {
         let Some(client) = self.clients.get_mut(place) else { return 0 };
         client.answers.stall = None;
         client.missing = 0;
+        if let Loss::Untold(after) = client.answers.loss {
+            tell_loss(&mut self.face, client, after);
+            return input.len();
+        }
         let mut taken = 0;
         while taken < input.len() && client.open_for_commands() {
             let mut desk = Desk {
@@ -201,39 +217,95 @@ impl<F: Face> Sessions<F> {
         }
     }
 
+    /// Tells the connections what has become of their commands.
+    pub fn hear(&mut self, news: News, gateway: &mut Gateway) {
+        match news {
+            News::Finished(finished) => self.finish(finished, gateway),
+            News::Lost(lost) => self.lose(&lost, gateway),
+        }
+    }
+
     /// Tells the connections what became of a batch.
     pub fn finish(&mut self, finished: Finished, gateway: &mut Gateway) {
-        let Finished { routes, end } = finished;
-        let Sessions { face, clients, dirty, .. } = self;
-        let (answer, failure) = match &end {
-            End::Answered(answer) => (&answer[..], None),
-            End::Failed(why) => (&[][..], Some(*why)),
+        let Finished { routes, whom, end } = finished;
+        let (answer, position, failure) = match &end {
+            End::Answered(position, answer) => (&answer[..], *position, Failure::Garbled),
+            End::Failed(why) => (&[][..], Viewstamp::default(), *why),
+            End::Durable(_) => (&[][..], Viewstamp::default(), Failure::Garbled),
         };
+        let Sessions { face, clients, dirty, .. } = self;
         // Only of the face's type: the items borrow the answer, not the face.
         let mut bodies = F::items(answer);
         for route in &routes {
-            let body = if failure.is_none() { bodies.next() } else { None };
-            let Some(client) = clients.get_exact(route.place, route.generation) else { continue };
-            match route.lane {
-                Lane::Write => client.answers.unanswered_writes -= 1,
-                Lane::Read => client.answers.unanswered_reads -= 1,
+            let body = bodies.next();
+            if !whom.has(route) {
+                continue;
+            }
+            let Some(client) = counted_off(clients, route) else { continue };
+            client.answers.seen = client.answers.seen.max(position.op);
+            if route.writes && position > client.answers.written {
+                client.answers.written = position;
             }
             let session = &mut client.session;
-            match body {
-                Some(body) => client
+            match (body, &end) {
+                (Some(body), _) => client
                     .answers
                     .answer(route.number, |out| face.answer(session, route.note, body, out)),
-                None => {
+                (None, End::Durable(reached)) => client
+                    .answers
+                    .answer(route.number, |out| face.durable(session, route.note, *reached, out)),
+                (None, _) => {
                     gateway.counters.failures += 1;
-                    let why = failure.unwrap_or(crate::face::Failure::Garbled);
                     client
                         .answers
-                        .answer(route.number, |out| face.fail(session, route.note, why, out));
+                        .answer(route.number, |out| face.fail(session, route.note, failure, out));
                 }
             }
             mark(dirty, client);
         }
         gateway.recycle(routes);
+    }
+
+    /// A crash of the group has taken back what was acknowledged. Who has seen it is told so for
+    /// every command that is unanswered, or for the next, and goes. Nobody else notices, but that a
+    /// command which was not executed must be sent again.
+    fn lose(&mut self, lost: &Lost, gateway: &mut Gateway) {
+        let Sessions { face, clients, dirty, .. } = self;
+        let after = lost.after;
+        for client in clients.iter_mut().filter(|client| client.answers.seen > after.op) {
+            if client.answers.loss == Loss::None {
+                client.answers.loss = Loss::Untold(after);
+                let session = &mut client.session;
+                let why = Failure::Lost { after, executed: true };
+                client.answers.retract_early(|out| face.fail(session, Note::default(), why, out));
+            }
+        }
+        let dropped = lost.dropped.iter().map(|route| (route, false));
+        for (route, executed) in dropped.chain(lost.rest.iter().map(|route| (route, true))) {
+            let saw = |client: &mut Client<_>| client.answers.loss != Loss::None;
+            let found = clients.get_exact(route.place, route.generation);
+            let why = match found.is_some_and(saw) {
+                true => Failure::Lost { after, executed },
+                false if executed => continue,
+                false => Failure::Interrupted,
+            };
+            let Some(client) = counted_off(clients, route) else { continue };
+            gateway.counters.failures += 1;
+            let session = &mut client.session;
+            client.answers.answer(route.number, |out| face.fail(session, route.note, why, out));
+            client.closing |= matches!(why, Failure::Lost { .. });
+            mark(dirty, client);
+        }
+        for client in clients.iter_mut() {
+            if client.answers.loss == Loss::Untold(after) {
+                if client.closing {
+                    client.answers.loss = Loss::Told;
+                } else if !client.input.is_empty() {
+                    tell_loss(face, client, after);
+                    mark(dirty, client);
+                }
+            }
+        }
     }
 
     /// Sends answers, closes what is done, and waits for what is to be waited for.
@@ -246,7 +318,7 @@ impl<F: Face> Sessions<F> {
             let Some(client) = self.clients.get_mut(place) else { continue };
             client.dirty = false;
             let alive = client.flush() && client.answers.pending() <= self.output_hard;
-            if !alive || client.finished() {
+            if !alive || client.finished() && !client.drain() {
                 self.close(place);
                 continue;
             }
@@ -280,6 +352,31 @@ impl<F: Face> Sessions<F> {
     pub fn owes(&self) -> bool {
         self.clients.iter().any(|(_, client)| client.answers.sendable())
     }
+}
+
+/// The connection whose command has ended, unless it has been told already.
+#[inline]
+fn counted_off<'a, S>(
+    clients: &'a mut Slab<Client<S>>,
+    route: &Route,
+) -> Option<&'a mut Client<S>> {
+    let client = clients.get_exact(route.place, route.generation)?;
+    if client.answers.loss == Loss::Told {
+        return None;
+    }
+    match route.lane {
+        Lane::Write => client.answers.unanswered_writes -= 1,
+        Lane::Read => client.answers.unanswered_reads -= 1,
+    }
+    Some(client)
+}
+
+/// Answers the next command of a connection that has seen what is lost, and ends it.
+fn tell_loss<F: Face>(face: &mut F, client: &mut Client<F::Session>, after: Viewstamp) {
+    let (session, why) = (&mut client.session, Failure::Lost { after, executed: false });
+    client.answers.answer_now(|out| face.fail(session, Note::default(), why, out));
+    client.answers.loss = Loss::Told;
+    client.closing = true;
 }
 
 fn mark<S>(dirty: &mut Vec<u32>, client: &mut Client<S>) {

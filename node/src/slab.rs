@@ -55,6 +55,10 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|(_, value)| value.as_mut())
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let values = self.places.iter().enumerate();
         values.filter_map(|(place, (_, value))| Some((place as u32, value.as_ref()?)))

@@ -10,13 +10,15 @@ use smr::{
     ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, Protocol,
     StateMachine, StoreNumber, Trust, View,
 };
+use wire::Hello;
 
 use crate::clock;
 use crate::disk::{Disk, Space};
 use crate::event::Event;
 use crate::face::{Counters, Face, Status};
 use crate::gateway::{Bounds, Gateway};
-use crate::hello::{Hello, ask_group};
+use crate::hello::ask_group;
+use crate::inbound::Arrived;
 use crate::options::Birth;
 use crate::peers::Peers;
 use crate::poll::{Interest, Poll, Token};
@@ -30,6 +32,9 @@ const FLYING_BYTES: usize = 64 << 20;
 /// How long a replica that is to join waits for a peer that says which group it is.
 const JOIN_PATIENCE: Duration = Duration::from_secs(20);
 const JOIN_PAUSE: Duration = Duration::from_millis(100);
+/// In durability `lazy` a disk is forced this often, unless somebody waits for it: a longer pause
+/// saves processor time, and makes the tail longer that a crash of all may take.
+const LAZY_PACE: Duration = Duration::from_millis(1);
 
 impl<F: Face> Node<F> {
     /// Opens the data directory (or makes it, as [`Options::birth`] says), loads its state into
@@ -88,13 +93,15 @@ impl<F: Face> Node<F> {
         };
         let space = (options.durability != Durability::Memory)
             .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
+        let lazy = options.durability == Durability::Lazy;
+        let pace = if lazy { LAZY_PACE } else { Duration::ZERO };
         let host = host(&options, identity, now, parts.executor);
         let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);
         Ok(Node {
             gateway: gateway(&options, identity),
             peers: Peers::start(hello, peers_listener, &options.peers, &poll)?,
             sessions: Sessions::new(face, clients_listener, max_clients, output_bytes),
-            disk: Disk::start(parts.log, space, poll.waker())?,
+            disk: Disk::start(parts.log, space, options.emulation, pace, poll.waker())?,
             snapshots: Snapshots::start(parts.directory, poll.waker())?,
             status: Status {
                 identity,
@@ -113,7 +120,7 @@ impl<F: Face> Node<F> {
             now,
             effects: Vec::new(),
             sends: Vec::new(),
-            frames: Vec::new(),
+            arrived: Arrived::default(),
             issued: StoreNumber(0),
             stored: StoreNumber(0),
             lost: parts.lost,
@@ -163,6 +170,7 @@ fn gateway(options: &Options, identity: Identity) -> Gateway {
         depth: options.window,
         flying_bytes: FLYING_BYTES,
         patience: options.patience.as_micros() as u64,
+        durability: options.durability,
     };
     Gateway::new(client, options.peers.len() as u8, options.timing, bounds)
 }

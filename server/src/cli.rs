@@ -21,8 +21,8 @@ pub enum Action {
     Serve(Box<Serve>),
     /// Show the state of a group
     Status(Status),
-    /// Measure a server of the Redis protocol
-    Bench(bench::load::LoadOptions),
+    /// Measure a server of the Redis protocol, or this store's durabilities
+    Bench(Box<Bench>),
     /// Kill or pause replicas of a demo under checked load
     Chaos(bench::chaos::ChaosOptions),
     /// Start a group over, empty, after it has lost its state (durability memory)
@@ -35,17 +35,37 @@ pub enum Action {
 pub enum Durability {
     /// In memory at a quorum; a crash of the whole group loses the state, and the group says so
     Memory,
+    /// In memory at a quorum, on disk a moment later; a crash of the whole group loses at most the
+    /// last moment, and clients that saw it are told
+    Lazy,
     /// On disk at a quorum
     Sync,
 }
 
-impl Durability {
-    pub fn name(self) -> &'static str {
-        match self {
-            Durability::Memory => "memory",
-            Durability::Sync => "sync",
+impl From<Durability> for smr::Durability {
+    fn from(durability: Durability) -> smr::Durability {
+        match durability {
+            Durability::Memory => smr::Durability::Memory,
+            Durability::Lazy => smr::Durability::Lazy,
+            Durability::Sync => smr::Durability::Sync,
         }
     }
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub study: Option<Study>,
+    #[command(flatten)]
+    pub load: bench::load::LoadOptions,
+}
+
+/// A measurement of groups that it starts itself.
+#[derive(Subcommand)]
+pub enum Study {
+    /// Durability lazy against sync and memory, as tables, plots and JSON
+    Lazy(bench::lazy::LazyOptions),
 }
 
 const SERVE_HELP: &str = "\
@@ -56,7 +76,7 @@ The file given with --config has the same settings, in TOML; flags go before it:
   resp = \"0.0.0.0:6379\"               # --resp
   advertise = \"a:6379\"                # --advertise
   dir = \"/var/lib/lockstep\"           # --dir
-  durability = \"sync\"                 # --durability
+  durability = \"sync\"                 # --durability: sync, lazy or memory
   bootstrap = false                   # --bootstrap
   group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
   max_clients = 10000                 # --max-clients
@@ -126,6 +146,24 @@ pub struct Serve {
     /// Bytes of log between checkpoints. For tests
     #[arg(long, hide = true)]
     pub checkpoint_bytes: Option<usize>,
+    /// Bytes that may be acknowledged and not on disk (durability lazy). For tests
+    #[arg(long, hide = true)]
+    pub lag_bytes: Option<usize>,
+    /// EMULATED, for measurements: each forced write of the log takes so many microseconds longer
+    #[arg(long, hide = true, value_name = "MICROS")]
+    pub emulate_disk_latency: Option<u64>,
+    /// EMULATED, for measurements: the disk stands still for so many milliseconds in every so many:
+    /// 50/1000
+    #[arg(long, hide = true, value_name = "MS/MS", value_parser = parse_stall)]
+    pub emulate_disk_stall: Option<(u64, u64)>,
+}
+
+fn parse_stall(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once('/').map(|(stall, every)| (stall.parse(), every.parse()));
+    match parts {
+        Some((Ok(stall), Ok(every))) if stall < every => Ok((stall, every)),
+        _ => Err("expected STALL/EVERY in milliseconds, as 50/1000".to_owned()),
+    }
 }
 
 #[derive(Args)]

@@ -145,7 +145,7 @@ fn plan(flags: &Demo) -> Result<Plan> {
     let dir = dir.canonicalize()?;
     let mut plan = Plan {
         replicas: flags.replicas,
-        durability: flags.durability.name(),
+        durability: smr::Durability::from(flags.durability).name(),
         group: format!("{:016x}", crate::serve::nonce(0).max(1)),
         port: flags.port,
         dir,

@@ -117,6 +117,7 @@ pub fn to_table(members: &[Member]) -> String {
             "commit",
             "lag",
             "disk",
+            "undurable",
             "checkpoint",
             "since",
             "resp",
@@ -126,11 +127,11 @@ pub fn to_table(members: &[Member]) -> String {
     let primary = commit_of_primary(members);
     for member in members {
         let Some(commit) = member.number("commit_number") else {
-            let mut row: [String; 11] = Default::default();
+            let mut row: [String; 12] = Default::default();
             row.fill("-".to_owned());
             row[0] = member.id.to_string();
             row[3] = "unreachable".to_owned();
-            row[10].clone_from(&member.resp);
+            row[11].clone_from(&member.resp);
             rows.push(row);
             continue;
         };
@@ -147,13 +148,14 @@ pub fn to_table(members: &[Member]) -> String {
             commit.to_string(),
             lag.unwrap_or_else(|| "-".to_owned()),
             number("disk"),
+            undurable(member),
             number("checkpoint"),
             age(member.number("view_age_ms").unwrap_or(0)),
             member.resp.clone(),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..11).map(width).collect();
+    let widths: Vec<usize> = (0..12).map(width).collect();
     let mut text = String::new();
     for row in &rows {
         let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
@@ -161,6 +163,17 @@ pub fn to_table(members: &[Member]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// What is acknowledged and not on the disks of a quorum: operations, bytes, milliseconds.
+fn undurable(member: &Member) -> String {
+    let lag = member.status.as_ref().map(|status| &status["durable_lag"]);
+    let lag = |field| lag.and_then(|lag| lag[field].as_u64());
+    match (lag("ops"), lag("bytes"), lag("ms")) {
+        (Some(0), ..) => "0".to_owned(),
+        (Some(ops), Some(bytes), Some(ms)) => format!("{ops}/{bytes}B/{ms}ms"),
+        _ => "-".to_owned(),
+    }
 }
 
 /// The time since a replica's view last changed.

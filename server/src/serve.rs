@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use node::{Birth, Event, Exit, Node, Options};
+use node::{Birth, Emulation, Event, Exit, Node, Options};
 use rustix::process::Signal;
 use serde::Deserialize;
 use smr::{GroupId, ReplicaId};
@@ -17,9 +17,9 @@ use crate::redis::{Bounds, Redis};
 
 /// The longest command that still fits into a frame with all that goes around it.
 const MAX_COMMAND_BYTES: usize = 60 << 20;
-/// File descriptors that clients leave to files and peers: without one for the next segment of the
-/// log the replica could not go on.
-const RESERVED_FILES: u64 = 64;
+/// File descriptors that clients leave to files, peers and native clients: without one for the next
+/// segment of the log the replica could not go on.
+const RESERVED_FILES: u64 = 64 + node::MAX_NATIVE_CLIENTS as u64;
 
 /// The file's settings. Flags go before them.
 #[derive(Default, Deserialize)]
@@ -58,8 +58,8 @@ pub fn serve(flags: Serve) -> Result<()> {
         "max_command_bytes must be between 1024 and {MAX_COMMAND_BYTES}"
     );
     let mut options = options(flags, file)?;
-    let durable = options.durability == smr::Durability::Sync;
-    let bounds = Bounds { command_bytes, max_clients, durable };
+    let (durability, replicas) = (options.durability, options.peers.len());
+    let bounds = Bounds { command_bytes, max_clients, durability, replicas };
     options.max_clients = max_clients;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -124,10 +124,7 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     );
     let dir = flags.dir.or(file.dir).with_context(|| missing("dir"))?;
     let resp = flags.resp.or(file.resp).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
-    let durability = match flags.durability.or(file.durability) {
-        Some(Durability::Memory) => smr::Durability::Memory,
-        Some(Durability::Sync) | None => smr::Durability::Sync,
-    };
+    let durability = flags.durability.or(file.durability).unwrap_or(Durability::Sync).into();
     let group = match flags.group.or(file.group) {
         Some(text) => parse_group(&text)?,
         None => group_of(&peers),
@@ -155,6 +152,19 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     }
     if let Some(bytes) = flags.checkpoint_bytes {
         options.limits.checkpoint_bytes = bytes;
+    }
+    if let Some(bytes) = flags.lag_bytes {
+        options.limits.lag_bytes = bytes;
+    }
+    if let Some(micros) = flags.emulate_disk_latency {
+        options.emulation.latency = Duration::from_micros(micros);
+    }
+    if let Some((stall, every)) = flags.emulate_disk_stall {
+        options.emulation.stall = Duration::from_millis(stall);
+        options.emulation.every = Duration::from_millis(every);
+    }
+    if options.emulation != Emulation::default() {
+        eprintln!("replica {id}: the disk is EMULATED: {:?}", options.emulation);
     }
     if flags.unsafe_no_fsync {
         options.disk.syncing = ::io::Syncing::UnsafeOff;

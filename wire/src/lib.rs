@@ -9,10 +9,12 @@
 
 mod error;
 mod frame;
+mod hello;
 mod reader;
 
 pub use error::Error;
 pub use frame::{
     Frame, HEADER_BYTES, Header, Kind, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
 };
+pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello};
 pub use reader::FrameReader;

@@ -1,4 +1,4 @@
-//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients.
+//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod powercut;
 mod redis_suite;
 mod servers;
 mod sim;
+mod spec;
 mod tidy;
 
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Task {
     RedisSuite(redis_suite::Arguments),
     /// Run stock Redis libraries against a demo group, or any RESP server.
     Clients(clients::Arguments),
+    /// Check the TLA+ specification of Lazy VSR with TLC, and that planted defects are caught.
+    Spec(spec::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Compare(arguments) => compare::run(&arguments),
         Task::RedisSuite(arguments) => redis_suite::run(&arguments),
         Task::Clients(arguments) => clients::run(&arguments),
+        Task::Spec(arguments) => spec::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

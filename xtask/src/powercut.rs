@@ -12,6 +12,7 @@
 
 mod ballast;
 mod disk;
+mod lazy;
 mod replicas;
 
 use std::fs::File;
@@ -28,7 +29,7 @@ use rand::rngs::SmallRng;
 use crate::servers::{self, REPLICAS};
 use ballast::Ballast;
 use disk::Power;
-use replicas::{PATIENCE, Replicas, Stuck};
+use replicas::{Durability, PATIENCE, Replicas, Stuck};
 
 /// For so many milliseconds a whole group is under load before its power goes.
 const LOADED_MS: Range<u64> = 200..800;
@@ -64,6 +65,12 @@ pub struct Arguments {
     /// Let every other cut tear what was not synced, instead of losing it all
     #[arg(long)]
     torn: bool,
+    /// What an acknowledgement means
+    #[arg(long, value_enum, default_value = "sync")]
+    durability: Durability,
+    /// Clients, with durability lazy
+    #[arg(long, default_value_t = 20)]
+    clients: usize,
     /// Run replicas that never sync: succeed only if the loss is noticed
     #[arg(long)]
     no_fsync: bool,
@@ -131,6 +138,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     disk.stall(STALL_MS);
+    if arguments.durability == Durability::Lazy {
+        return lazy::run(arguments, &disk, &directory);
+    }
     let result = cut_and_judge(arguments, &disk, &directory);
     if let Ok(report) = &result {
         print(report);
@@ -140,14 +150,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+fn program(arguments: &Arguments) -> Result<PathBuf> {
+    match &arguments.program {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string()),
+        None => servers::lockstep(),
+    }
+}
+
 fn cut_and_judge(arguments: &Arguments, disk: &FaultDisk, directory: &Path) -> Result<Report> {
-    let program = match &arguments.program {
-        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
-        None => servers::lockstep()?,
-    };
+    let program = program(arguments)?;
     let rng = SmallRng::seed_from_u64(arguments.seed);
     let mut power = Power::new(disk, arguments.torn, rng);
-    let mut replicas = Replicas::new(program, disk.path(), directory, arguments.no_fsync)?;
+    let (durability, no_fsync) = (arguments.durability, arguments.no_fsync);
+    let mut replicas = Replicas::new(program, disk.path(), directory, durability, no_fsync)?;
     replicas.create()?;
     replicas.wait_until_whole().map_err(|error| trouble(power.cuts, error))?;
     let mut options = CheckedOptions::new(replicas.group().addresses);

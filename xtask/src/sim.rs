@@ -40,6 +40,8 @@ pub struct Arguments {
 enum Durability {
     /// Acknowledged when in memory at a quorum.
     Memory,
+    /// Acknowledged when in memory at a quorum; the disks follow.
+    Lazy,
     /// Acknowledged when on disk at a quorum.
     Sync,
 }
@@ -56,20 +58,15 @@ impl Arguments {
                 }
             },
         };
-        let durability = self.durability.map(|durability| match durability {
-            Durability::Memory => smr_durability(true),
-            Durability::Sync => smr_durability(false),
-        });
+        let durability = self.durability.map(Durability::of_sim);
         Ok(Overrides { durability, replicas: self.replicas, bug })
     }
 
     /// The options that replay a seed just as it was.
     fn replay(&self) -> String {
         let mut options = String::new();
-        match self.durability {
-            Some(Durability::Memory) => options.push_str(" --durability memory"),
-            Some(Durability::Sync) => options.push_str(" --durability sync"),
-            None => {}
+        if let Some(durability) = self.durability {
+            options.push_str(&format!(" --durability {}", durability.of_sim().name()));
         }
         if let Some(replicas) = self.replicas {
             options.push_str(&format!(" --replicas {replicas}"));
@@ -81,8 +78,14 @@ impl Arguments {
     }
 }
 
-fn smr_durability(memory: bool) -> sim::Durability {
-    if memory { sim::Durability::Memory } else { sim::Durability::Sync }
+impl Durability {
+    fn of_sim(self) -> sim::Durability {
+        match self {
+            Durability::Memory => sim::Durability::Memory,
+            Durability::Lazy => sim::Durability::Lazy,
+            Durability::Sync => sim::Durability::Sync,
+        }
+    }
 }
 
 /// Runs the task.

@@ -5,9 +5,10 @@ use std::fmt::Write;
 use kv::Store;
 use node::{Desk, Status};
 use resp::{Command, Protocol, write};
-use smr::{Durability, Role};
+use smr::{Durability, Now, Role};
 
 use super::local::lower;
+use super::status::Lag;
 use super::{REDIS_VERSION, Redis};
 
 /// Host and port of an address.
@@ -113,7 +114,7 @@ impl Redis {
                 line("loading", &u8::from(status.report.role == Role::Recovering));
                 line("rdb_changes_since_last_save", &0);
                 line("rdb_bgsave_in_progress", &0);
-                let on_disk = status.report.durability == Durability::Sync;
+                let on_disk = status.report.durability != Durability::Memory;
                 line("aof_enabled", &u8::from(on_disk));
                 line("aof_rewrite_in_progress", &0);
             }
@@ -131,7 +132,7 @@ impl Redis {
                 line("db0", &format_args!("keys={},expires={expires},avg_ttl=0", stats.keys));
             }
             "replication" => replication(status, &mut line),
-            _ => lockstep(status, &mut line),
+            _ => lockstep(status, desk.now(), &mut line),
         }
     }
 }
@@ -164,19 +165,27 @@ fn replication(status: &Status, line: &mut dyn FnMut(&str, &dyn std::fmt::Displa
     line("master_repl_offset", &report.commit.0);
 }
 
-fn lockstep(status: &Status, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
     let report = &status.report;
     line("replica", &status.identity.replica.0);
     line("group", &format_args!("{:016x}", status.identity.group.0));
     line("incarnation", &status.identity.incarnation.0);
     line("replicas", &status.replicas);
     line("lockstep_role", &report.role.name());
-    line("durability", &format!("{:?}", report.durability).to_lowercase());
+    line("durability", &report.durability.name());
     line("view", &report.view.0);
     line("op_number", &report.op.op.0);
     line("commit_number", &report.commit.0);
     line("disk", &report.disk.op.0);
     line("durable", &report.durable.op.0);
+    if let Some(lag) = Lag::of(report, now) {
+        line("durable_lag_operations", &lag.operations);
+        line("durable_lag_bytes", &lag.bytes);
+        line("durable_lag_ms", &lag.ms);
+    }
+    line("forgetful", &u8::from(report.forgetful));
+    line("rolled_back_operations", &report.rolled_back);
+    line("risky_elections", &report.risky_elections);
     line("checkpoint", &report.checkpoint.op.0);
     line("disk_full", &u8::from(status.disk_full));
     line("batches", &status.counters.batches);

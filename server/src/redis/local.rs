@@ -3,7 +3,6 @@
 use kv::{Spec, Store};
 use node::Desk;
 use resp::{Command, write};
-use smr::Durability;
 
 use super::session::{Muted, State};
 use super::{Redis, Taken, command, connection, info};
@@ -45,8 +44,10 @@ impl Redis {
                 Taken::Last
             }
             "reset" if !state.watching.is_empty() => Taken::No,
+            "waitaof" => self.waitaof(state, command, desk),
             "reset" => {
                 state.reset();
+                desk.set_durability(self.bounds.durability);
                 self.clients.reset(state.id);
                 state.answer(desk, |out| write::simple(out, "RESET"));
                 Taken::Yes
@@ -83,7 +84,7 @@ impl Redis {
             "time" => time(desk, out),
             "role" => info::role(desk.status(), out),
             "wait" => wait(command, desk, out),
-            "waitaof" => waitaof(command, desk, out),
+            "waitaof" => self.waitaof_now(command, desk, out),
             "readonly" | "readwrite" | "cluster" => {
                 write::error(out, "ERR This instance has cluster support disabled");
             }
@@ -144,6 +145,8 @@ impl Redis {
                 let text = self.status_json(desk);
                 state.answer(desk, |out| write::bulk(out, text.as_bytes()));
             }
+            "lockstep.durability" => self.durability(state, command, desk),
+            "lockstep.viewstamp" => return self.viewstamp(state, desk),
             "lockstep.startover" if state.multi.is_none() => {
                 let mut reply = Vec::new();
                 start_over(command, desk, &mut reply);
@@ -230,27 +233,6 @@ fn wait(command: &Command<'_>, desk: &Desk<'_, Store>, out: &mut Vec<u8>) {
         }
         (None, _) => write::error(out, "ERR value is not an integer or out of range"),
     }
-}
-
-fn waitaof(command: &Command<'_>, desk: &Desk<'_, Store>, out: &mut Vec<u8>) {
-    let numbers = (number(command, 1), number(command, 2), number(command, 3));
-    let (Some(local), Some(replicas), Some(timeout)) = numbers else {
-        return write::error(out, "ERR value is not an integer or out of range");
-    };
-    if !(0..=1).contains(&local) || replicas < 0 {
-        return write::error(out, "ERR value is out of range, must be positive");
-    }
-    if timeout < 0 {
-        return write::error(out, "ERR timeout is negative");
-    }
-    let on_disk = desk.status().report.durability == Durability::Sync;
-    if local > 0 && !on_disk {
-        let text = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
-        return write::error(out, text);
-    }
-    write::array(out, 2);
-    write::integer(out, i64::from(on_disk));
-    write::integer(out, if on_disk { i64::from(desk.status().replicas / 2) } else { 0 });
 }
 
 /// There are no functions, so that they can all be removed.

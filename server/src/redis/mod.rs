@@ -8,6 +8,7 @@ mod clients;
 mod command;
 mod connection;
 mod cursors;
+mod durability;
 mod info;
 mod local;
 mod multi;
@@ -32,6 +33,7 @@ const PLAIN: Note = Note(0);
 const SILENT: Note = Note(1);
 const CURSOR: Note = Note(2);
 const WATCH: Note = Note(3);
+const WAITAOF: Note = Note(4);
 
 /// Bounds that an operator may choose.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +42,10 @@ pub struct Bounds {
     pub command_bytes: usize,
     /// The most client connections, for CONFIG GET.
     pub max_clients: usize,
-    /// Whether what is acknowledged is on disk.
-    pub durable: bool,
+    /// What an acknowledgement of the group means.
+    pub durability: smr::Durability,
+    /// The size of the group.
+    pub replicas: usize,
 }
 
 /// The face.
@@ -214,6 +218,12 @@ impl Face for Redis {
         }
     }
 
+    fn durable(&mut self, _: &mut Session, note: Note, reached: bool, out: &mut Vec<u8>) {
+        if note == WAITAOF {
+            self.synced(reached, out);
+        }
+    }
+
     fn fail(&mut self, session: &mut Session, note: Note, why: Failure, out: &mut Vec<u8>) {
         if note == WATCH {
             session.state.watch_failed();
@@ -255,6 +265,12 @@ impl Redis {
             Failure::Retired => {
                 "RETIRED another process runs as this replica: the outcome is unknown".to_owned()
             }
+            Failure::Interrupted => {
+                "UNAVAILABLE a crash of the group has interrupted the command: it was not \
+                 executed; send it again"
+                    .to_owned()
+            }
+            Failure::Lost { after, executed } => durability::lost(after, executed),
             Failure::Garbled => {
                 "ERR the command was executed, but its reply was too large or damaged".to_owned()
             }

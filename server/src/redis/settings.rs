@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use resp::{Command, write};
+use smr::Durability;
 
 use super::Bounds;
 use super::local::{lower, unknown_subcommand, wrong_arity};
@@ -42,12 +43,18 @@ pub(super) struct Settings {
 
 impl Settings {
     pub fn new(bounds: &Bounds, port: u16) -> Settings {
+        let (appendonly, appendfsync) = match bounds.durability {
+            Durability::Memory => ("no", "no"),
+            // The nearest word: the disk follows, here without a pause between its writes.
+            Durability::Lazy => ("yes", "everysec"),
+            Durability::Sync => ("yes", "always"),
+        };
         let fixed = [
             ("port", port.to_string()),
             ("databases", "1".to_owned()),
             ("maxclients", bounds.max_clients.to_string()),
-            ("appendonly", if bounds.durable { "yes" } else { "no" }.to_owned()),
-            ("appendfsync", if bounds.durable { "always" } else { "no" }.to_owned()),
+            ("appendonly", appendonly.to_owned()),
+            ("appendfsync", appendfsync.to_owned()),
             ("requirepass", String::new()),
             ("cluster-enabled", "no".to_owned()),
             ("io-threads", "1".to_owned()),

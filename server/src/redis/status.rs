@@ -3,10 +3,36 @@
 use kv::Store;
 use node::Desk;
 use serde_json::json;
-use smr::Role;
+use smr::{Durability, Now, Report, Role};
 
 use super::Redis;
 use super::info::{primary_address, resident};
+
+/// How far the disks of a quorum are behind what is acknowledged.
+pub(super) struct Lag {
+    pub operations: u64,
+    pub bytes: usize,
+    /// Since the oldest operation that is not durable was proposed.
+    pub ms: u64,
+}
+
+impl Lag {
+    /// `None` where nothing ever becomes durable.
+    pub fn of(report: &Report, now: Now) -> Option<Lag> {
+        match report.durability {
+            Durability::Memory => None,
+            Durability::Sync => Some(Lag { operations: 0, bytes: 0, ms: 0 }),
+            Durability::Lazy => Some(Lag {
+                operations: report.commit.0.saturating_sub(report.durable.op.0),
+                bytes: report.lag_bytes,
+                ms: match report.lag_since {
+                    0 => 0,
+                    since => now.unix_ms.saturating_sub(since),
+                },
+            }),
+        }
+    }
+}
 
 impl Redis {
     pub(super) fn status_json(&self, desk: &Desk<'_, Store>) -> String {
@@ -14,6 +40,8 @@ impl Redis {
         let (identity, report) = (&status.identity, &status.report);
         let counters = &status.counters;
         let stats = desk.service().stats();
+        let lag = Lag::of(report, desk.now());
+        let lag = lag.map(|lag| json!({ "ops": lag.operations, "bytes": lag.bytes, "ms": lag.ms }));
         let known = matches!(report.role, Role::Primary | Role::Backup);
         let primary = known.then(|| report.view.primary().0);
         let peers = status.peers.iter().map(|peer| {
@@ -25,6 +53,20 @@ impl Redis {
                 "queued_bytes": peer.queued,
             })
         });
+        let counted = json!({
+            "writes": counters.writes,
+            "reads": counters.reads,
+            "batches": counters.batches,
+            "failures": counters.failures,
+            "accepted": counters.accepted,
+            "rejected": counters.rejected,
+            "turns": counters.turns,
+            "refused_peers": counters.refused_peers,
+            "dropped_frames": counters.dropped_frames,
+            "nonsense": counters.nonsense,
+            "log_batches": counters.stored,
+            "log_syncs": counters.syncs,
+        });
         json!({
             "id": identity.replica.0,
             "pid": std::process::id(),
@@ -33,7 +75,7 @@ impl Redis {
             "replicas": status.replicas,
             "role": report.role.name(),
             "status": health(report.role),
-            "durability": format!("{:?}", report.durability).to_lowercase(),
+            "durability": report.durability.name(),
             "view": report.view.0,
             "primary": primary,
             "primary_resp": primary.map(|_| primary_address(status)),
@@ -41,6 +83,10 @@ impl Redis {
             "commit_number": report.commit.0,
             "disk": report.disk.op.0,
             "durable": report.durable.op.0,
+            "durable_lag": lag,
+            "forgetful": report.forgetful,
+            "rolled_back": report.rolled_back,
+            "risky_elections": report.risky_elections,
             "checkpoint": report.checkpoint.op.0,
             "view_age_ms": desk.now().micros.saturating_sub(report.view_changed_at) / 1000,
             "uptime_ms": desk.now().micros.saturating_sub(status.started_at) / 1000,
@@ -51,20 +97,7 @@ impl Redis {
             "keys": stats.keys,
             "used_memory": stats.bytes,
             "resident": resident(),
-            "counters": {
-                "writes": counters.writes,
-                "reads": counters.reads,
-                "batches": counters.batches,
-                "failures": counters.failures,
-                "accepted": counters.accepted,
-                "rejected": counters.rejected,
-                "turns": counters.turns,
-                "refused_peers": counters.refused_peers,
-                "dropped_frames": counters.dropped_frames,
-                "nonsense": counters.nonsense,
-                "log_batches": counters.stored,
-                "log_syncs": counters.syncs,
-            },
+            "counters": counted,
             "peers": peers.collect::<Vec<_>>(),
         })
         .to_string()

@@ -22,6 +22,25 @@ const POLL: Duration = Duration::from_millis(100);
 /// Small, so that the power also goes while a segment or a checkpoint is begun or finished.
 const SMALL: &[&str] = &["--segment-bytes", "262144", "--checkpoint-bytes", "524288"];
 
+/// What an acknowledgement of the group means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Durability {
+    /// Nothing acknowledged may be lost
+    Sync,
+    /// The loss is measured: it must be a suffix, and nothing that was reported durable
+    Lazy,
+}
+
+impl Durability {
+    /// The word for the replicas' command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Sync => "sync",
+            Durability::Lazy => "lazy",
+        }
+    }
+}
+
 /// The group does not do what it must: a replica has ended, or has lost its state, or no write is
 /// acknowledged any more.
 #[derive(Debug)]
@@ -35,24 +54,31 @@ impl fmt::Display for Stuck {
 
 impl std::error::Error for Stuck {}
 
-/// A group with durability `sync`. Its processes are killed when it is dropped.
+/// A group. Its processes are killed when it is dropped.
 pub struct Replicas {
     program: PathBuf,
     data: PathBuf,
     logs: PathBuf,
     port: u16,
+    durability: Durability,
     flags: Vec<&'static str>,
     running: Vec<Child>,
 }
 
 impl Replicas {
     /// A group that has not been started: its data goes to one place and its logs to another.
-    pub fn new(program: PathBuf, data: &Path, logs: &Path, no_fsync: bool) -> Result<Self> {
+    pub fn new(
+        program: PathBuf,
+        data: &Path,
+        logs: &Path,
+        durability: Durability,
+        no_fsync: bool,
+    ) -> Result<Self> {
         let mut flags = SMALL.to_vec();
         flags.extend(no_fsync.then_some("--unsafe-no-fsync"));
         let port = servers::free_ports(2 * REPLICAS)?;
         let (data, logs) = (data.to_path_buf(), logs.to_path_buf());
-        Ok(Self { program, data, logs, port, flags, running: Vec::new() })
+        Ok(Self { program, data, logs, port, durability, flags, running: Vec::new() })
     }
 
     /// Where the replicas serve their clients.
@@ -83,7 +109,8 @@ impl Replicas {
             writeln!(log, "-- power on")?;
             let mut command = Command::new(&self.program);
             command.args(["serve", "--id", &id.to_string(), "--peers", &peers.join(",")]);
-            command.args(["--resp", &address(self.port + id), "--durability", "sync"]);
+            command.args(["--resp", &address(self.port + id)]);
+            command.args(["--durability", self.durability.name()]);
             command.arg("--dir").arg(self.data.join(id.to_string()));
             command.args(&self.flags).args(more);
             // No process may outlive the disk that it writes to.

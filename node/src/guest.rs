@@ -1,0 +1,155 @@
+//! Native clients on the replicas' port: processes that are no replica, number their requests
+//! themselves and send them to the primary that they know.
+//!
+//! Invariants: what is kept for one is bounded. It is not read from while many answers wait to be
+//! sent or large ones are to come; one that has more under way than the client machine ever has, or
+//! lets answers pile up beyond all measure, is closed. Nothing here waits for one.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write};
+use std::net::TcpStream;
+
+use smr::request::MAX_OUTSTANDING;
+use smr::{ClientId, ClientMessage, Outcome, Reply, RequestNumber};
+use wire::{Frame, Header, Kind, encode_frame};
+
+use crate::poll::{Interest, Poll, Token};
+
+/// The most native clients that are connected at a time, each with one file descriptor.
+pub const MAX_NATIVE_CLIENTS: usize = 256;
+
+/// Answers that wait to be sent beyond this many bytes stop the reading of requests.
+const OUTPUT_SOFT: usize = 1 << 20;
+/// Beyond this many the connection is closed: [`FEW_READS`] answers of any size fit.
+const OUTPUT_HARD: usize = (FEW_READS + 1) * wire::MAX_PAYLOAD;
+/// Reads are taken while their answers will have about this many bytes together.
+const READ_BYTES: usize = 8 << 20;
+/// So many reads are always taken, however large the answers have been.
+const FEW_READS: usize = 4;
+/// What is expected of the first answers, in bytes.
+const FIRST_ESTIMATE: usize = READ_BYTES / 8;
+/// Requests and reads under way; the client machine has at most half as many.
+const MAX_UNDER_WAY: usize = 2 * MAX_OUTSTANDING as usize;
+/// A request that a deposed primary has dropped is never answered: it is not counted any more after
+/// this many microseconds, by when a primary has committed or lost its lead.
+const FORGOTTEN: u64 = 5_000_000;
+/// A buffer's memory is given back above this.
+const KEEP_BYTES: usize = 1 << 20;
+
+/// A native client's connection, beside its stream.
+pub(crate) struct Guest {
+    pub client: ClientId,
+    output: Vec<u8>,
+    sent: usize,
+    interest: Interest,
+    /// What was handed to the host (whether it is a read, its number) and not answered, and when,
+    /// in [`smr::Now::micros`].
+    under_way: BTreeMap<(bool, RequestNumber), u64>,
+    reads: usize,
+    /// About how many bytes the answer to a read has.
+    estimate: usize,
+    /// Frames may be waiting in the reader.
+    pub paused: bool,
+    /// It is in the list of connections to be flushed.
+    pub listed: bool,
+}
+
+impl Guest {
+    pub fn new(client: ClientId) -> Guest {
+        Guest {
+            client,
+            output: Vec::new(),
+            sent: 0,
+            interest: Interest::READ,
+            under_way: BTreeMap::new(),
+            reads: 0,
+            estimate: FIRST_ESTIMATE,
+            paused: false,
+            listed: false,
+        }
+    }
+
+    /// Bytes of answers that are not sent.
+    pub fn pending(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Whether requests may be taken.
+    pub fn is_open(&self) -> bool {
+        let coming = self.reads * self.estimate;
+        self.pending() <= OUTPUT_SOFT && (self.reads < FEW_READS || coming <= READ_BYTES)
+    }
+
+    /// What a frame says, taken at `now`, in [`smr::Now::micros`].
+    pub fn take(&mut self, frame: Frame, now: u64) -> Result<ClientMessage, &'static str> {
+        if frame.header.kind != Kind::Client {
+            return Err("it sends what only replicas send");
+        }
+        let message = ClientMessage::decode(frame.payload).map_err(|_| "a request is malformed")?;
+        if message.client() != self.client {
+            return Err("it changes its name");
+        }
+        let key = match &message {
+            ClientMessage::Request { request, .. } => (false, request.number),
+            ClientMessage::Read { request, .. } => (true, request.number),
+        };
+        if self.under_way.insert(key, now).is_none() {
+            self.reads += usize::from(key.0);
+        }
+        if self.under_way.len() > MAX_UNDER_WAY {
+            self.under_way.retain(|_, &mut since| since + FORGOTTEN > now);
+            self.reads = self.under_way.keys().filter(|(read, _)| *read).count();
+            if self.under_way.len() > MAX_UNDER_WAY {
+                return Err("it has too many requests under way");
+            }
+        }
+        Ok(message)
+    }
+
+    /// Queues a reply. `false` if the client must be given up, since it does not fetch its answers.
+    pub fn answer(&mut self, header: &Header, reply: &Reply) -> bool {
+        if self.under_way.remove(&(reply.read, reply.number)).is_some() && reply.read {
+            self.reads -= 1;
+        }
+        let before = self.output.len();
+        // An answer that fits into no frame was taken out of the reply.
+        if encode_frame(&mut self.output, header, |out| reply.encode(out)).is_err() {
+            return false;
+        }
+        if let (true, Outcome::Done { .. }) = (reply.read, &reply.outcome) {
+            // Upwards at once, downwards by and by.
+            let bytes = self.output.len() - before;
+            self.estimate = bytes.max(self.estimate - self.estimate / 16);
+        }
+        self.pending() <= OUTPUT_HARD
+    }
+
+    /// Sends what is queued, and sees to what is to be waited for.
+    pub fn flush(&mut self, stream: &mut TcpStream, place: u32, poll: &Poll) -> io::Result<()> {
+        while self.sent < self.output.len() {
+            match stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.pending() == 0 {
+            self.output.clear();
+            self.sent = 0;
+            if self.output.capacity() > KEEP_BYTES {
+                self.output = Vec::new();
+            }
+        } else if self.sent > self.output.len() / 2 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        let wanted = Interest { read: self.is_open(), write: self.pending() > 0 };
+        if wanted != self.interest {
+            poll.change(&*stream, Token::Inbound(place), wanted)?;
+            self.interest = wanted;
+        }
+        Ok(())
+    }
+}

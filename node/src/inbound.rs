@@ -1,0 +1,177 @@
+//! Connections that others have made to this replica's port: replicas, which send on them alone,
+//! native clients, and strangers until they have said who they are.
+
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+
+use smr::{ClientMessage, GroupId, Identity};
+use wire::{Frame, FrameReader, Greeting, HELLO_BYTES, Hello, MAX_PAYLOAD};
+
+use crate::clock;
+use crate::face::Face;
+use crate::guest::Guest;
+use crate::replica::Node;
+
+/// Reads of one connection in one turn, 64 KiB or more each.
+const READS_A_TURN: usize = 8;
+
+/// Who is at the other end.
+pub(crate) enum Speaker {
+    Stranger,
+    Replica(Identity),
+    Guest(Box<Guest>),
+}
+
+/// A connection that was accepted.
+pub(crate) struct Inbound {
+    pub stream: TcpStream,
+    reader: FrameReader,
+    pub speaker: Speaker,
+    /// When it was accepted, in [`smr::Now::micros`].
+    pub since: u64,
+}
+
+/// What has arrived: from replicas, and from native clients.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    pub frames: Vec<Frame>,
+    pub requests: Vec<ClientMessage>,
+}
+
+impl Inbound {
+    pub fn new(stream: TcpStream) -> Inbound {
+        Inbound {
+            stream,
+            reader: FrameReader::new(HELLO_BYTES),
+            speaker: Speaker::Stranger,
+            since: clock::now().micros,
+        }
+    }
+
+    /// Appends what has arrived. `false` if the connection has ended.
+    pub fn read(&mut self, own: &Hello, arrived: &mut Arrived) -> Result<bool, String> {
+        for _ in 0..READS_A_TURN {
+            if let Speaker::Guest(guest) = &self.speaker
+                && guest.paused
+            {
+                return Ok(self.is_whole());
+            }
+            let space = self.reader.space().len();
+            let count = match self.reader.fill(&mut self.stream) {
+                Ok(0) => return Ok(false),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Ok(false),
+            };
+            if !self.take(own, arrived)? {
+                return Ok(false);
+            }
+            if count < space {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the connection still stands, of one that is not read from.
+    fn is_whole(&self) -> bool {
+        match self.stream.peek(&mut [0]) {
+            Ok(count) => count > 0,
+            Err(error) => {
+                matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+            }
+        }
+    }
+
+    /// Takes the frames that are there, of a native client as far as it may ask. `false` if the
+    /// connection is to be closed without a word.
+    pub fn take(&mut self, own: &Hello, arrived: &mut Arrived) -> Result<bool, String> {
+        loop {
+            if let Speaker::Guest(guest) = &mut self.speaker {
+                guest.paused = !guest.is_open();
+                if guest.paused {
+                    return Ok(true);
+                }
+            }
+            let Some(frame) = self.reader.next_frame().map_err(|error| error.to_string())? else {
+                return Ok(true);
+            };
+            match &mut self.speaker {
+                Speaker::Replica(from) if frame.header.from == from.replica => {
+                    arrived.frames.push(frame);
+                }
+                Speaker::Replica(_) => return Err("it changes its name".to_owned()),
+                Speaker::Guest(guest) => {
+                    let id = guest.client.gateway;
+                    let message = guest.take(frame, clock::now().micros);
+                    let message = message.map_err(|why| format!("client {id:08x}: {why}"))?;
+                    arrived.requests.push(message);
+                }
+                Speaker::Stranger => {
+                    if !self.greet(own, &frame)? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the first frame. `false` for somebody who only asks.
+    fn greet(&mut self, own: &Hello, frame: &Frame) -> Result<bool, String> {
+        let mut answer = Vec::new();
+        own.encode(&mut answer);
+        // The socket's buffer is empty: a short write means that the connection is broken.
+        let sent = self.stream.write(&answer).is_ok_and(|count| count == answer.len());
+        self.speaker = match Greeting::decode(frame).ok_or("its hello makes no sense")? {
+            Greeting::Question => return Ok(false),
+            Greeting::Client { group, client } => {
+                if group != GroupId(0) && group != own.identity.group {
+                    let (id, theirs) = (client.gateway, group.0);
+                    return Err(format!("client {id:08x} wants group {theirs:016x}"));
+                }
+                Speaker::Guest(Box::new(Guest::new(client)))
+            }
+            Greeting::Replica(hello) => {
+                let replica = hello.identity.replica;
+                check(own, &hello).map_err(|why| format!("replica {}: {why}", replica.0))?;
+                if replica == own.identity.replica {
+                    return Err(format!("another replica says that it is {}", replica.0));
+                }
+                Speaker::Replica(hello.identity)
+            }
+        };
+        self.reader.set_limit(MAX_PAYLOAD);
+        Ok(sent)
+    }
+}
+
+impl<F: Face> Node<F> {
+    /// Hands on what replicas and native clients have said.
+    pub(crate) fn take_arrived(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for frame in arrived.frames.drain(..) {
+            self.on_frame(frame);
+        }
+        for message in arrived.requests.drain(..) {
+            self.on_client_message(message);
+        }
+        self.arrived = arrived;
+    }
+}
+
+/// Whether two replicas belong together.
+pub(crate) fn check(own: &Hello, other: &Hello) -> Result<(), String> {
+    if other.identity.group != own.identity.group {
+        let (theirs, ours) = (other.identity.group.0, own.identity.group.0);
+        return Err(format!("it belongs to group {theirs:016x}, this replica to {ours:016x}"));
+    }
+    if other.replicas != own.replicas {
+        let (theirs, ours) = (other.replicas, own.replicas);
+        return Err(format!("it counts {theirs} replicas, this replica {ours}"));
+    }
+    if other.durability != own.durability {
+        return Err("it has another durability".to_owned());
+    }
+    Ok(())
+}
