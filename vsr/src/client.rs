@@ -199,7 +199,8 @@ impl Client {
         self.loss.take()
     }
 
-    /// Sends a request, or does nothing and returns `None` while the window is full. With `durable`
+    /// Sends a request, or does nothing and returns `None` while the window is full or an
+    /// unanswered request is so old that its answer would not be kept any longer. With `durable`
     /// the answer comes when no crash with disks intact can take the request back any more.
     pub fn submit(
         &mut self,
@@ -212,6 +213,12 @@ impl Client {
             return None;
         }
         let number = self.next;
+        // An empty request is answered even if its answer was not kept.
+        let kept = |sent: &&Sent<Write>| !sent.what.request.body.is_empty();
+        let oldest = self.outstanding.iter().find(kept).map(|sent| sent.what.request.number);
+        if oldest.is_some_and(|oldest| number.0 - oldest.0 >= MAX_OUTSTANDING) {
+            return None;
+        }
         self.next = number.next();
         let oldest_unanswered =
             self.outstanding.front().map_or(number, |first| first.what.request.number);

@@ -107,7 +107,9 @@ impl Replica {
     ) {
         let follows = self.role == Role::Backup
             && now.micros < self.primary_heard_at + self.config.timing.election;
-        if !self.leading && !follows && self.log.last() <= last {
+        // Who is about to store a view stands or votes in it next, or could not vote anyway.
+        let free = self.view_stored() && !self.leading && !follows;
+        if free && self.log.last() <= last {
             let view = self.view.max(self.election.highest);
             self.send(from, Message::PreVoteOk { attempt, view }, out);
         }
@@ -150,6 +152,7 @@ impl Replica {
             return;
         }
         if let Some(to) = self.election.vote_for.take() {
+            self.election.due_at = now.micros + self.config.timing.election + self.jitter();
             let (forgetful, incarnations) = (self.marked(), self.incarnations());
             let vote = Message::ElectPrepareOk { view: self.view, forgetful, incarnations };
             self.send(to, vote, out);
@@ -157,6 +160,9 @@ impl Replica {
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if !candidacy.announced {
             candidacy.announced = true;
+            // The voters' disks may need as long as this one did.
+            let disk = now.micros - self.view_changed_at;
+            self.election.due_at = now.micros + disk + self.config.timing.election + self.jitter();
             let (view, last) = (self.view, self.log.last());
             self.broadcast(Message::ElectPrepare { view, last }, out);
             self.count_vote(now, self.me, self.marked(), out);

@@ -248,3 +248,21 @@ fn a_change_of_view_that_loses_nothing_is_not_noticed() {
     assert!(setting.gateway.next_news().is_none());
     assert_eq!(setting.send().len(), 1, "sent again as it was");
 }
+
+#[test]
+fn what_new_connections_are_expected_to_get_does_not_outlive_their_batch() {
+    let mut setting = Setting::new();
+    for _ in 0..2 {
+        for lane in [Lane::Read, Lane::Write] {
+            let mut taken = 0;
+            let fresh = (0..2000).take_while(|_| {
+                setting.answers[0] = Answers::new(0, 1);
+                setting.submit(lane, 0, b"x")
+            });
+            taken += fresh.count();
+            assert!(taken >= 1000, "{taken} were taken");
+            setting.send();
+            assert!(!setting.gateway.full(), "an empty batch is not full");
+        }
+    }
+}
