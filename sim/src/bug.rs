@@ -37,7 +37,7 @@ const ENVIRONMENT: [Bug; 8] = [
 ];
 
 #[cfg(feature = "planted-bugs")]
-const VSR: [vsr::Bug; 11] = [
+const VSR: [vsr::Bug; 19] = [
     vsr::Bug::ViewNotPersisted,
     vsr::Bug::VoteWhileRecovering,
     vsr::Bug::TruncateBeforeState,
@@ -49,6 +49,14 @@ const VSR: [vsr::Bug; 11] = [
     vsr::Bug::ReadWithoutQuorum,
     vsr::Bug::IncarnationIgnored,
     vsr::Bug::CountSelfBeforeStored,
+    vsr::Bug::DurableOnMinority,
+    vsr::Bug::UndoDroppedEarly,
+    vsr::Bug::ForgetfulVoteUnmarked,
+    vsr::Bug::RemindedByBackup,
+    vsr::Bug::AckBeforeViewStored,
+    vsr::Bug::TruncateThenAppend,
+    vsr::Bug::CoverageByNumber,
+    vsr::Bug::TentativeDroppedOnRestart,
 ];
 
 impl Bug {

@@ -1,14 +1,15 @@
 //! What is looked at after every step of a process, and before its messages leave.
 
-use smr::{Durability, Incarnation, OpNumber, Report, Role, Viewstamp};
+use smr::{Content, Durability, Incarnation, OpNumber, Report, Role, View, Viewstamp};
 
-use crate::ledger::{Checked, show};
+use crate::ledger::{Checked, Commitment, show};
 use crate::subject::{Promise, Seen, Subject};
 use crate::world::World;
 
 impl<P: Subject> World<P> {
     /// Everything that must hold of a process after it took an input.
     pub(crate) fn after_step(&mut self, id: usize) -> Checked<()> {
+        self.nodes[id].witness.before = self.nodes[id].witness.committed;
         let seen = std::mem::take(&mut *self.nodes[id].sight.borrow_mut());
         for seen in seen {
             self.witness(id, seen)?;
@@ -16,7 +17,7 @@ impl<P: Subject> World<P> {
         let node = &mut self.nodes[id];
         let host = node.host.as_ref().expect("it took a step");
         let executor = host.executor();
-        let executed = executor.executed();
+        let (executed, stable) = (executor.executed(), executor.stable());
         if executor.committed() != node.witness.committed {
             return Err(format!("r{id}: the executor's commit number is not what was told"));
         }
@@ -28,9 +29,13 @@ impl<P: Subject> World<P> {
         let admits = smr::Protocol::admission(host.protocol()).is_ok();
         check_report(id, &report, executed, admits, node.witness.report.as_ref())?;
         let before = node.witness.report.replace(report);
+        if report.durability == Durability::Lazy {
+            self.check_lazy(id, before, report, stable)?;
+        }
         if before.is_none_or(|before| before.durable != report.durable) {
             self.check_durable(id, report.durable)?;
         }
+        self.remember(id);
         self.note_role(id, before, report)
     }
 
@@ -38,11 +43,18 @@ impl<P: Subject> World<P> {
         match seen {
             Seen::Execute(entry) => {
                 let at = entry.viewstamp;
+                if entry.content == Content::ViewStart && at.view.primary().index() == id {
+                    self.elected(id, at.view);
+                }
                 self.nodes[id].witness.applied.push_back(entry);
                 self.note(|| format!("r{id} executes {}", show(at)));
             }
+            Seen::Stable(through) => self.witness_stable(id, through)?,
             Seen::Rollback(keep) => {
-                let applied = &mut self.nodes[id].witness.applied;
+                self.witness_loss(id, keep)?;
+                let witness = &mut self.nodes[id].witness;
+                witness.committed = witness.committed.min(keep);
+                let applied = &mut witness.applied;
                 let before = applied.len();
                 while applied.back().is_some_and(|entry| entry.viewstamp.op > keep) {
                     applied.pop_back();
@@ -72,18 +84,21 @@ impl<P: Subject> World<P> {
         }
         loop {
             let witness = &mut self.nodes[id].witness;
-            let Some(entry) = witness.applied.front() else { break };
-            if entry.viewstamp.op > through {
-                break;
+            let next = witness.committed.next();
+            let Some(entry) = witness.applied(next).filter(|_| next <= through) else { break };
+            let entry = entry.clone();
+            witness.committed = next;
+            let commitment = self.ledger.commit(&entry)?;
+            if commitment == Commitment::Known {
+                continue;
             }
-            let entry = witness.applied.pop_front().expect("just seen");
-            witness.committed = entry.viewstamp.op;
-            if self.ledger.commit(&entry)? {
-                if self.gone {
-                    return Err(format!("state lost: r{id} commits without any state"));
-                }
+            if self.gone {
+                return Err(format!("state lost: r{id} commits without any state"));
+            }
+            self.check_loss(id, entry.viewstamp, &commitment)?;
+            if commitment != Commitment::BornLost {
                 // The committer counts as it is in the middle of its step.
-                self.check_held(id, entry.viewstamp)?;
+                self.check_held(id, entry.viewstamp, entry.content == Content::ViewStart)?;
             }
         }
         Ok(())
@@ -91,15 +106,15 @@ impl<P: Subject> World<P> {
 
     /// What is committed is where the durability says: at a quorum, except for those who have lost
     /// it since.
-    fn check_held(&self, committer: usize, at: Viewstamp) -> Checked<()> {
-        let sync = self.options.durability == Durability::Sync;
+    fn check_held(&self, committer: usize, at: Viewstamp, starts: bool) -> Checked<()> {
+        // In `lazy` a view's first entry makes final how the view before ended.
+        let sync = self.options.durability == Durability::Sync || (self.lazy() && starts);
         let held = self.nodes.iter().filter(|node| {
             if sync {
                 return node.disk.holds(at) || node.disk.lost;
             }
-            let has = node.witness.committed >= at.op
-                || node.witness.applied_at(at.op).is_some_and(|here| here == at);
-            has || node.id == committer || node.forgetful || !node.is_up()
+            let has = node.witness.stable >= at.op || node.witness.applied_at(at.op) == Some(at);
+            has || node.id == committer || node.forgetful || node.forgets() || !node.is_up()
         });
         let held = held.count();
         if held > self.options.f() {
@@ -109,7 +124,10 @@ impl<P: Subject> World<P> {
     }
 
     /// A durable point is on disk at a quorum, except for those who have lost it since.
-    fn check_durable(&self, id: usize, at: Viewstamp) -> Checked<()> {
+    fn check_durable(&mut self, id: usize, at: Viewstamp) -> Checked<()> {
+        if self.lazy() {
+            self.ledger.note_durable(at)?;
+        }
         let on_disk = |node: &&crate::node::Node<P>| node.disk.holds(at) || node.disk.lost;
         let held = self.nodes.iter().filter(on_disk).count();
         if at == Viewstamp::default() || held > self.options.f() {
@@ -134,8 +152,12 @@ impl<P: Subject> World<P> {
         if !recovering(report.role) && self.nodes[id].forgetful {
             self.nodes[id].forgetful = false;
             self.check_recovered(id)?;
-            let sync = self.options.durability == Durability::Sync;
-            self.marks.hit(if sync { "recovered-from-lost-disk" } else { "recovered-in-memory" });
+            let memory = self.options.durability == Durability::Memory;
+            self.marks.hit(if !memory {
+                "recovered-from-lost-disk"
+            } else {
+                "recovered-in-memory"
+            });
         }
         if report.role == Role::StateLost {
             self.marks.hit("state-lost");
@@ -195,20 +217,33 @@ impl<P: Subject> World<P> {
             Promise::Leads(view, _) if view.primary().index() != id => {
                 Err(format!("lead: r{id} sends {name} in the lead of view {}", view.0))
             }
-            Promise::Holds(_, op) => self.check_holds(id, op, name),
+            Promise::Leads(_, last) => {
+                if report.role == Role::Primary {
+                    self.owes(id, last);
+                }
+                Ok(())
+            }
+            Promise::Holds(view, op) => self.check_holds(id, view, op, name),
             _ => Ok(()),
         }
     }
 
-    fn check_holds(&self, id: usize, op: OpNumber, name: &str) -> Checked<()> {
+    fn check_holds(&mut self, id: usize, view: View, op: OpNumber, name: &str) -> Checked<()> {
         let node = &self.nodes[id];
         if op > node.witness.executed.op {
             return Err(format!("acknowledgement: r{id} sends {name} for {} unseen", op.0));
         }
-        if self.options.durability == Durability::Memory {
+        if self.options.durability == Durability::Memory || (self.lazy() && op.0 == 0) {
             return Ok(());
         }
         let at = node.witness.applied_at(op).or_else(|| self.ledger.viewstamp_at(op));
+        if self.lazy() {
+            if node.disk.last().view < view {
+                return Err(format!("view: r{id} sends {name} before the view's start is stored"));
+            }
+            self.owes(id, at.unwrap_or_default());
+            return Ok(());
+        }
         match at {
             Some(at) if node.disk.holds(at) => Ok(()),
             _ => Err(format!(
@@ -228,6 +263,7 @@ fn check_report(
     before: Option<&Report>,
 ) -> Checked<()> {
     let leads = report.role == Role::Primary;
+    let lazy = report.durability == Durability::Lazy;
     let rules = [
         (report.commit <= report.op.op, "commit lies above the log"),
         (report.durable.op <= report.op.op, "the durable point lies above the log"),
@@ -237,7 +273,7 @@ fn check_report(
         (!leads || report.view.primary().index() == id, "leads another's view"),
         (!admits || leads, "takes requests and does not lead"),
         (before.is_none_or(|b| b.view <= report.view), "the view went back"),
-        (before.is_none_or(|b| b.commit <= report.commit), "the commit number went back"),
+        (lazy || before.is_none_or(|b| b.commit <= report.commit), "the commit number went back"),
     ];
     match rules.iter().find(|(holds, _)| !holds) {
         None => Ok(()),

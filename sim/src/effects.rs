@@ -9,7 +9,7 @@ use crate::disk::CheckpointFile;
 use crate::ledger::{Checked, show};
 use crate::node::{Incoming, Writing};
 use crate::subject::Subject;
-use crate::world::{Effects, Event, World};
+use crate::world::{Effects, Event, World, brief};
 
 /// The time between two chunks of a checkpoint that is being written.
 const TICK: u64 = 400;
@@ -20,9 +20,14 @@ impl<P: Subject> World<P> {
             match effect {
                 Effect::Send(to, message) => self.send(id, to, &message)?,
                 Effect::Store(batch) => self.store(id, batch),
+                Effect::Flush => {} // its disks begin at once anyway
                 Effect::Reply(reply) => self.reply(id, &reply)?,
                 Effect::WriteCheckpoint(position) => {
                     self.note(|| format!("r{id} begins checkpoint {}", show(position)));
+                    let executed = self.nodes[id].witness.executed.op;
+                    if self.lazy() && executed > position.op {
+                        self.marks.hit("checkpoint-below-tentative");
+                    }
                     if self.nodes[id].writing.is_some() {
                         self.marks.hit("checkpoint-thrown-away");
                     }
@@ -62,6 +67,7 @@ impl<P: Subject> World<P> {
             To::One(ReplicaId(one)) => usize::from(one)..usize::from(one) + 1,
             To::Others => 0..self.nodes.len(),
         };
+        let late = self.options.times.election / 2;
         for target in targets.filter(|&target| target != id) {
             let filtered = self.filters.iter().any(|filter| {
                 filter.name == P::name(message)
@@ -71,7 +77,12 @@ impl<P: Subject> World<P> {
             if filtered {
                 continue;
             }
-            for at in self.network.transit(self.queue.now(), id, target).into_iter().flatten() {
+            let now = self.queue.now();
+            let copies = self.network.transit(now, id, target);
+            if copies[0].is_none_or(|at| at > now + late) {
+                self.truth.broken(now, id, target);
+            }
+            for at in copies.into_iter().flatten() {
                 let incoming = Incoming::Message { from: id, incarnation, bytes: bytes.clone() };
                 self.queue.at(at, Event::Process { node: target, life: None, incoming });
             }
@@ -101,17 +112,24 @@ impl<P: Subject> World<P> {
     fn reply(&mut self, id: usize, reply: &Reply) -> Checked<()> {
         if !reply.read {
             self.ledger.replied(reply)?;
+            self.check_reply(id, reply)?;
         }
         if self.gone && matches!(reply.outcome, smr::Outcome::Done { .. }) {
             return Err(format!("state lost: r{id} serves a group that has no state"));
         }
         match reply.outcome {
+            smr::Outcome::WrongView { .. } => self.marks.hit("wrong-view"),
             smr::Outcome::MustLog => self.marks.hit("must-log"),
             smr::Outcome::Refused(Refusal::OutOfOrder) => self.marks.hit("out-of-order"),
             _ => {}
         }
         let known = |gateway: &crate::gateway::Gateway| gateway.id == reply.client.gateway;
         let Some(gateway) = self.gateways.iter().position(known) else { return Ok(()) };
+        if self.traced() {
+            let (gateway, number) = (reply.client.gateway, reply.number.0);
+            let text = brief(&reply.outcome);
+            self.note(|| format!("g{gateway} <- r{id} answer {number} {text}"));
+        }
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);
         let bytes = Bytes::from(bytes);

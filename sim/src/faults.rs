@@ -11,7 +11,7 @@ use crate::subject::Subject;
 use crate::world::{Event, World};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     Crash,
     CrashMinority,
     CrashAll,
@@ -31,6 +31,12 @@ enum Fault {
     ClockJump,
     LossBurst,
     Damage,
+    CrashMost,
+    CrashBehindDisks,
+    CrashAcrossCut,
+    CrashForgetful,
+    StallMost,
+    Forgetting,
 }
 
 const CLASSES: [Fault; FAULT_CLASSES] = [
@@ -53,10 +59,16 @@ const CLASSES: [Fault; FAULT_CLASSES] = [
     Fault::ClockJump,
     Fault::LossBurst,
     Fault::Damage,
+    Fault::CrashMost,
+    Fault::CrashBehindDisks,
+    Fault::CrashAcrossCut,
+    Fault::CrashForgetful,
+    Fault::StallMost,
+    Fault::Forgetting,
 ];
 
 pub(crate) struct Injector {
-    rng: Rng,
+    pub(crate) rng: Rng,
     options: FaultOptions,
     pub(crate) active: bool,
 }
@@ -82,7 +94,7 @@ impl Injector {
     }
 
     /// Some time around the mean: mostly short, sometimes long.
-    fn around(&mut self, mean: u64) -> u64 {
+    pub(crate) fn around(&mut self, mean: u64) -> u64 {
         let scale = [1, 4, 8, 16, 40][self.rng.below(5) as usize];
         1 + self.rng.below(mean * scale / 8 + 1)
     }
@@ -110,7 +122,7 @@ impl<P: Subject> World<P> {
         Ok(())
     }
 
-    fn with_role(&self, role: Role) -> Option<usize> {
+    pub(crate) fn with_role(&self, role: Role) -> Option<usize> {
         self.nodes.iter().position(|node| node.role() == Some(role))
     }
 
@@ -137,10 +149,7 @@ impl<P: Subject> World<P> {
                 let primary = self.with_role(Role::Primary);
                 let on_primary = fault == Fault::StallPrimary;
                 let node = primary.filter(|_| on_primary).unwrap_or(victim);
-                let until = self.queue.now() + duration;
-                self.note(|| format!("the disk of r{node} stalls for {duration}"));
-                let disk = &mut self.nodes[node].disk;
-                disk.stalled_until = until.max(disk.stalled_until);
+                self.stall(node, duration);
             }
             Fault::ClockJump => {
                 let jump = self.injector.rng.below(20_000);
@@ -154,6 +163,12 @@ impl<P: Subject> World<P> {
                 self.queue.after(duration, Event::LossEnds(before));
             }
             Fault::Damage => self.damage(victim, duration),
+            Fault::CrashMost
+            | Fault::CrashBehindDisks
+            | Fault::CrashAcrossCut
+            | Fault::CrashForgetful
+            | Fault::StallMost
+            | Fault::Forgetting => self.inflict_on_most(fault, victim, duration),
             Fault::Flap => {
                 let times = 2 + self.injector.rng.below(5) as u32;
                 self.on_flap(victim, times, None);
@@ -170,7 +185,7 @@ impl<P: Subject> World<P> {
         }
     }
 
-    fn cut_for(&mut self, fault: Fault, victim: usize, duration: u64) {
+    pub(crate) fn cut_for(&mut self, fault: Fault, victim: usize, duration: u64) {
         let other = self.injector.rng.below(self.nodes.len() as u64) as usize;
         let side = self.injector.rng.next_u64();
         let replicas = self.nodes.len();
@@ -225,14 +240,14 @@ impl<P: Subject> World<P> {
 
     /// Whether one more replica may die without losing the group's state.
     fn may_crash(&self, id: usize) -> bool {
-        if self.options.durability == Durability::Sync || self.options.faults.wipe {
+        if self.options.durability != Durability::Memory || self.options.faults.wipe {
             return true;
         }
         let others = self.nodes.iter().filter(|node| node.forgetful && node.id != id).count();
         others < self.options.f()
     }
 
-    fn crash_for(&mut self, id: usize, duration: u64) {
+    pub(crate) fn crash_for(&mut self, id: usize, duration: u64) {
         if !self.nodes[id].is_up() || !self.may_crash(id) {
             return;
         }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use smr::rng::Rng;
-use smr::{ClientId, Incarnation, Now, OpNumber, ReplicaId, Reply, RequestNumber};
+use smr::{ClientId, Incarnation, Now, ReplicaId, Reply, RequestNumber, Viewstamp};
 
-use crate::ledger::Checked;
+use crate::ledger::{Checked, show};
 use crate::linear::{self, Call, Verdict};
 use crate::node::Incoming;
 use crate::options::{Keys, Workload};
@@ -31,8 +31,18 @@ pub(crate) struct Gateway {
     /// Which operation each unanswered request or read is.
     pub(crate) under_way: HashMap<(bool, RequestNumber), usize>,
     timer: Option<u64>,
+    /// Which operation each answered request was, where requests may be repeated.
+    answered: HashMap<RequestNumber, usize>,
+    /// Empty requests for durability, each with what its client had seen before.
+    pub(crate) flushes: HashMap<RequestNumber, Viewstamp>,
+    /// The last operation whose effect its client may have seen.
+    pub(crate) seen: Viewstamp,
+    /// What its client does about losses.
+    pub(crate) on_loss: vsr::OnLoss,
     /// How many of its operations in a hundred are reads.
     reads: u64,
+    /// How many of its requests in a hundred wait until they are durable.
+    durable: u64,
 }
 
 /// One operation as its client saw it.
@@ -43,14 +53,38 @@ pub(crate) struct Operation {
     pub(crate) command: Command,
     pub(crate) found: Option<u64>,
     /// The highest position that any client knew when this one was called.
-    floor: OpNumber,
-    pub(crate) position: Option<OpNumber>,
+    floor: Viewstamp,
+    pub(crate) position: Option<Viewstamp>,
+    /// Whose it is: which gateway, and which of its lives.
+    pub(crate) gateway: (usize, u64),
+    /// It does not go through the log.
+    pub(crate) read: bool,
+    /// Its answer had to be durable.
+    pub(crate) durable: bool,
+    /// Its client was told that it is not executed.
+    pub(crate) dropped: bool,
+    /// Its client was told that it was executed and lost.
+    pub(crate) told_lost: bool,
 }
 
 impl Gateway {
     fn new(id: u32, home: Option<usize>, address: usize, left: u32) -> Gateway {
-        let (under_way, timer, reads) = (HashMap::new(), None, 0);
-        Gateway { id, home, address, life: 0, client: None, left, under_way, timer, reads }
+        Gateway {
+            id,
+            home,
+            address,
+            life: 0,
+            client: None,
+            left,
+            under_way: HashMap::new(),
+            timer: None,
+            answered: HashMap::new(),
+            flushes: HashMap::new(),
+            seen: Viewstamp::default(),
+            on_loss: vsr::OnLoss::Report,
+            reads: 0,
+            durable: 0,
+        }
     }
 }
 
@@ -80,13 +114,21 @@ impl<P: Subject> World<P> {
             self.gateways.push(Gateway::new(home as u32, Some(home), home, workload.operations));
         }
         for index in 0..workload.apart {
-            let gateway = self.add_gateway(APART + u32::from(index), workload.operations);
-            self.open(gateway);
+            self.add_gateway(APART + u32::from(index), workload.operations);
         }
-        for gateway in &mut self.gateways {
+        for index in 0..self.gateways.len() {
+            let replays = self.workload.chance(workload.replaying, 100);
+            let gateway = &mut self.gateways[index];
+            if replays {
+                gateway.on_loss = vsr::OnLoss::Replay;
+            }
             // Some only read and some only write: readers may be the last to hear of a change.
             let choice = [workload.reads, workload.reads, 0, 100];
             gateway.reads = choice[self.workload.below(4) as usize];
+            gateway.durable = if self.workload.chance(1, 2) { workload.durable } else { 0 };
+            if gateway.home.is_none() {
+                self.open(index);
+            }
         }
     }
 
@@ -135,14 +177,22 @@ impl<P: Subject> World<P> {
         };
         let times = self.options.times;
         let timing = vsr::Timing { retry: times.retry, ..vsr::Timing::default() };
-        let client = ClientId { gateway: gateway.id, incarnation };
-        gateway.client =
-            Some(vsr::Client::new(client, replicas, first, timing, vsr::OnLoss::Report));
+        let id = ClientId { gateway: gateway.id, incarnation };
+        #[allow(unused_mut)] // only a planted defect changes it
+        let mut client = vsr::Client::new(id, replicas, first, timing, gateway.on_loss);
+        #[cfg(feature = "planted-bugs")]
+        {
+            client.bug = self.options.bug.and_then(crate::Bug::of_vsr);
+        }
+        gateway.client = Some(client);
+        gateway.answered.clear();
+        gateway.flushes.clear();
+        gateway.seen = Viewstamp::default();
         let life = gateway.life;
         self.queue.after(1, Event::GatewayIssue { gateway: index, life });
     }
 
-    fn client_now(&self) -> Now {
+    pub(crate) fn client_now(&self) -> Now {
         let micros = self.queue.now();
         Now { micros, unix_ms: micros / 1_000 }
     }
@@ -155,7 +205,11 @@ impl<P: Subject> World<P> {
         }
         if gateway.under_way.len() < workload.window {
             let (command, read) = self.choose(gateway.reads);
-            if self.issue(index, command, read).is_some() {
+            let durable = !read && self.workload.chance(self.gateways[index].durable, 100);
+            if durable && self.lazy() && self.workload.chance(1, 3) {
+                self.flush(index);
+            }
+            if self.issue(index, command, read, durable).is_some() {
                 self.gateways[index].left -= 1;
             }
         }
@@ -179,7 +233,7 @@ impl<P: Subject> World<P> {
                 0 | 1 => Action::Put(id),
                 2 => Action::Append(id),
                 _ => {
-                    let last = self.ledger.last().op;
+                    let last = self.ledger.last();
                     let expected = self.ledger.value_at(key, last).unwrap_or(0);
                     Action::Swap { expected, new: id }
                 }
@@ -189,7 +243,13 @@ impl<P: Subject> World<P> {
     }
 
     /// Sends an operation, unless the client's window is full; returns its place in the history.
-    pub(crate) fn issue(&mut self, index: usize, command: Command, read: bool) -> Option<usize> {
+    pub(crate) fn issue(
+        &mut self,
+        index: usize,
+        command: Command,
+        read: bool,
+        durable: bool,
+    ) -> Option<usize> {
         let now = self.client_now();
         let client = self.gateways[index].client.as_mut()?;
         let mut sends = Vec::new();
@@ -197,27 +257,33 @@ impl<P: Subject> World<P> {
         let number = if read {
             client.read(now, body, &mut sends)?
         } else {
-            client.submit(now, body, false, &mut sends)?
+            client.submit(now, body, durable, &mut sends)?
         };
         let operation = self.history.len();
-        let known = self.history.iter().filter_map(|operation| operation.position).max();
+        let known = self.history.iter().filter_map(|operation| operation.position);
+        let floor = known.filter(|&position| self.ledger.stands(position)).max();
         let gateway = &mut self.gateways[index];
         gateway.under_way.insert((read, number), operation);
-        let id = gateway.id;
+        let (id, life) = (gateway.id, gateway.life);
         self.history.push(Operation {
             called: now.micros,
             returned: None,
             command,
             found: None,
-            floor: known.unwrap_or_default(),
+            floor: floor.unwrap_or_default(),
             position: None,
+            gateway: (index, life),
+            read,
+            durable,
+            dropped: false,
+            told_lost: false,
         });
         self.note(|| format!("g{id} calls #{operation} {:?} on {}", command.action, command.key));
         self.send_client(index, sends);
         Some(operation)
     }
 
-    fn send_client(&mut self, index: usize, sends: vsr::Sends) {
+    pub(crate) fn send_client(&mut self, index: usize, sends: vsr::Sends) {
         let address = self.gateways[index].address;
         for (ReplicaId(to), message) in sends {
             let node = usize::from(to);
@@ -266,7 +332,11 @@ impl<P: Subject> World<P> {
         let Some(client) = &mut self.gateways[index].client else { return Ok(()) };
         let mut sends = Vec::new();
         let finished = client.on_reply(now, reply, &mut sends);
+        let loss = client.take_loss();
         self.send_client(index, sends);
+        if let Some(loss) = loss {
+            self.learn_loss(index, &loss)?;
+        }
         match finished {
             Some(finished) => self.finish(index, &finished),
             None => Ok(()),
@@ -274,21 +344,36 @@ impl<P: Subject> World<P> {
     }
 
     fn finish(&mut self, index: usize, finished: &vsr::Finished) -> Checked<()> {
+        if !finished.read && self.gateways[index].flushes.contains_key(&finished.number) {
+            return match finished.answer {
+                vsr::Answer::Done { .. } => self.flushed(index, finished.number),
+                _ => Ok(()),
+            };
+        }
         let key = (finished.read, finished.number);
         let gateway = &mut self.gateways[index];
         let id = gateway.id;
-        let Some(operation) = gateway.under_way.remove(&key) else {
+        let known = gateway.under_way.remove(&key);
+        let again = || gateway.answered.get(&finished.number).filter(|_| finished.again).copied();
+        let Some(operation) = known.or_else(again) else {
             return Err(format!("client: gateway {id} has an answer to nothing"));
         };
+        if !finished.read && gateway.on_loss == vsr::OnLoss::Replay {
+            gateway.answered.insert(finished.number, operation);
+        }
+        if finished.again {
+            self.marks.hit("replayed");
+        }
         match &finished.answer {
             vsr::Answer::Done { position, body, .. } => {
-                self.done(index, operation, finished.read, position.op, body)
+                self.done(index, operation, finished.read, *position, body)
             }
             vsr::Answer::MustLog => {
                 // The same operation again, ordered this time.
                 let (now, mut sends) = (self.client_now(), Vec::new());
                 let body = Bytes::from(self.history[operation].command.encode());
                 let client = self.gateways[index].client.as_mut().expect("it took the reply");
+                self.history[operation].read = false;
                 if let Some(number) = client.submit(now, body, false, &mut sends) {
                     self.gateways[index].under_way.insert((false, number), operation);
                 }
@@ -315,10 +400,11 @@ impl<P: Subject> World<P> {
         index: usize,
         number: usize,
         read: bool,
-        position: OpNumber,
+        position: Viewstamp,
         body: &[u8],
     ) -> Checked<()> {
         let now = self.queue.now();
+        self.check_seen(index, position)?;
         let operation = &mut self.history[number];
         let Ok(found) = body.try_into().map(u64::from_le_bytes) else {
             return Err(format!("reply: operation {number} got an answer of {} bytes", body.len()));
@@ -328,37 +414,55 @@ impl<P: Subject> World<P> {
             return Err(format!(
                 "read: operation {number} found {found:#x} in key {key} as of {}, which the log \
                  does not say",
-                position.0
+                show(position)
             ));
         }
-        if position < operation.floor || (!read && position == operation.floor) {
-            // A read may see no more than was known; a later write has a later position.
-            let floor = operation.floor.0;
+        let floor = operation.floor;
+        // A read may see no more than was known; a later write has a later position.
+        let sees = self.ledger.holds(position, floor) && (read || position != floor);
+        if !sees && self.ledger.stands(floor) {
             return Err(format!(
-                "real time: operation {number} is as of {}, called when {floor} was known",
-                position.0
+                "real time: operation {number} is as of {}, called when {} was known",
+                show(position),
+                show(floor)
             ));
         }
+        if operation.durable && self.lazy() && position.op > self.ledger.durable().op {
+            let position = show(position);
+            return Err(format!("durability: operation {number} of {position} is not durable"));
+        }
+        let operation = &mut self.history[number];
         operation.returned = Some(now);
         operation.found = Some(found);
         operation.position = Some(position);
         let id = self.gateways[index].id;
-        self.note(|| format!("g{id} has #{number} = {found:#x} as of {}", position.0));
+        self.note(|| format!("g{id} has #{number} = {found:#x} as of {}", position.op.0));
         Ok(())
     }
 
     /// Whether every client has all its answers.
     pub(crate) fn clients_are_done(&self) -> bool {
         self.gateways.iter().all(|gateway| {
-            gateway.client.is_none() || (gateway.left == 0 && gateway.under_way.is_empty())
+            let idle = |client: &vsr::Client| {
+                gateway.left == 0 && gateway.under_way.is_empty() && client.outstanding() == 0
+            };
+            gateway.client.as_ref().is_none_or(idle)
         })
     }
 
     /// Whether the clients' history is linearizable, key by key.
     pub(crate) fn check_history(&mut self) -> Checked<()> {
+        self.check_outcomes()?;
         let mut keys: HashMap<u16, Vec<Call>> = HashMap::new();
         for operation in &self.history {
             let Operation { called, returned, found, .. } = *operation;
+            let lost = operation.position.is_some_and(|position| !self.ledger.stands(position));
+            let again = !operation.read && self.ledger.executions(operation.command.id) > 0;
+            if operation.dropped || (lost && !again) {
+                continue;
+            }
+            // Sent again by a client that did not live to see the answer.
+            let (returned, found) = if lost { (None, None) } else { (returned, found) };
             let Command { key, action, .. } = operation.command;
             keys.entry(key).or_default().push(Call { called, returned, action, found });
         }

@@ -4,20 +4,22 @@
 //! test service), their disks and skewed clocks, a faulty network and clients. The seed decides
 //! everything, and the same seed gives the same run. After a time of chaos everything is healed and
 //! must work again. `queue`, `network`, `disk`, `node` and `service` are the environment; `ledger`,
-//! `linear` and `checks` look for violations; `faults` and `options` choose what goes wrong;
-//! `scenario` runs text files instead of seeds.
+//! `linear`, `truth`, `losses` and `checks` look for violations; `faults`, `disasters` and
+//! `options` choose what goes wrong; `scenario` runs text files instead of seeds.
 //!
 //! Invariant: nothing here reads a real clock or a random source that the seed does not determine.
 #![forbid(unsafe_code)]
 
 mod bug;
 mod checks;
+mod disasters;
 mod disk;
 mod effects;
 mod faults;
 mod gateway;
 mod ledger;
 mod linear;
+mod losses;
 mod marks;
 mod network;
 mod node;
@@ -27,6 +29,7 @@ mod run;
 mod scenario;
 mod service;
 mod subject;
+mod truth;
 mod world;
 
 pub use bug::Bug;

@@ -71,18 +71,27 @@ pub(crate) struct Saved {
 /// What is seen of a process from outside.
 #[derive(Default)]
 pub(crate) struct Witness {
-    /// Executed and not committed, oldest first.
+    /// Executed and not stable, oldest first.
     pub(crate) applied: VecDeque<Arc<Entry>>,
+    /// The operation below them.
+    pub(crate) stable: OpNumber,
+    /// What was committed before the step under way.
+    pub(crate) before: OpNumber,
     pub(crate) committed: OpNumber,
     pub(crate) executed: Viewstamp,
     pub(crate) report: Option<Report>,
 }
 
 impl Witness {
-    /// The viewstamp that the process holds at a number, if it is above what is committed.
+    /// The entry that the process holds at a number, if it is above what is stable.
+    pub(crate) fn applied(&self, op: OpNumber) -> Option<&Arc<Entry>> {
+        let index = op.0.checked_sub(self.stable.0 + 1)?;
+        self.applied.get(index as usize)
+    }
+
+    /// Its viewstamp.
     pub(crate) fn applied_at(&self, op: OpNumber) -> Option<Viewstamp> {
-        let index = op.0.checked_sub(self.committed.0 + 1)?;
-        self.applied.get(index as usize).map(|entry| entry.viewstamp)
+        self.applied(op).map(|entry| entry.viewstamp)
     }
 }
 
@@ -104,6 +113,10 @@ pub(crate) struct Node<P: Subject> {
     pub(crate) witness: Witness,
     /// It has died and not recovered since, so far as anybody can see.
     pub(crate) forgetful: bool,
+    /// The last operation that any of its lives acknowledged.
+    pub(crate) owed: Viewstamp,
+    /// This life knows what the former ones acknowledged.
+    pub(crate) remembers: bool,
     /// The lives that it said it knows.
     pub(crate) told: Vec<Incarnation>,
 }
@@ -125,12 +138,19 @@ impl<P: Subject> Node<P> {
             saved: None,
             witness: Witness::default(),
             forgetful: false,
+            owed: Viewstamp::default(),
+            remembers: true,
             told: Vec::new(),
         }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         self.host.is_some()
+    }
+
+    /// Whether it may have forgotten what it acknowledged.
+    pub(crate) fn forgets(&self) -> bool {
+        !self.remembers || self.disk.lost
     }
 
     pub(crate) fn role(&self) -> Option<Role> {
@@ -165,12 +185,14 @@ impl<P: Subject> Node<P> {
             replicas: options.replicas,
             durability: options.durability,
             times: options.times,
+            lag: options.lag,
             seed: options.seed ^ (self.life << 32) ^ (self.id as u64),
             bug: options.bug,
         });
         self.sight = Sight::default();
         self.host = Some(Host::new(Tap::new(protocol, self.sight.clone()), executor));
-        let durable = options.durability == smr::Durability::Sync;
+        self.remembers = self.life == 1;
+        let durable = options.durability != smr::Durability::Memory;
         self.forgetful = self.life > 1 && (!durable || recovered.trust == Trust::Lost);
         Ok(recovered)
     }
@@ -191,13 +213,16 @@ impl<P: Subject> Node<P> {
         for (number, chunk) in chunks.iter().enumerate() {
             let mut chunk = chunk.to_vec();
             if number == 0 && bug == Some(Bug::TableLostOnRestore) {
-                chunk.truncate(25); // version, viewstamp and time
+                // Version, viewstamp, time; then the views of the log, behind their count.
+                let count = chunk[25..29].try_into().map(u32::from_le_bytes).expect("four bytes");
+                chunk.truncate(29 + 16 * count as usize);
                 chunk.extend_from_slice(&0_u32.to_le_bytes());
             }
             executor.restore_chunk(number as u64, &chunk).expect("the file was checked");
         }
         let executed = executor.executed();
         self.witness.applied.clear();
+        self.witness.stable = executed.op;
         self.witness.committed = executed.op;
         self.witness.executed = executed;
         if executed != file.position {

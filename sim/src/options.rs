@@ -28,6 +28,8 @@ pub struct Times {
     pub jitter: u64,
     /// Silence of its own disk after which a leader resigns.
     pub stall: u64,
+    /// How long a candidate looks for votes that remember everything.
+    pub patience: u64,
     /// When to ask again.
     pub retry: u64,
 }
@@ -102,10 +104,16 @@ pub struct Workload {
     pub flags: u64,
     /// The most bytes that a command is padded with.
     pub padding: u16,
+    /// How many gateways in a hundred send what a crash has taken back again.
+    pub replaying: u64,
+    /// How many requests in a hundred are answered when they are durable.
+    pub durable: u64,
 }
 
 /// The classes of faults, each with a weight in the choice of the next fault.
-pub(crate) const FAULT_CLASSES: usize = 19;
+pub(crate) const FAULT_CLASSES: usize = 25;
+/// From here on they take more than a minority.
+const DISASTERS: usize = 19;
 
 /// Which faults happen, and when.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +139,8 @@ pub struct Options {
     pub durability: Durability,
     /// The protocol's times.
     pub times: Times,
+    /// Bytes that may be tentative before nothing more is proposed.
+    pub lag: usize,
     /// How messages travel.
     pub network: NetworkOptions,
     /// How disks behave.
@@ -161,9 +171,10 @@ impl Options {
     pub fn new(seed: u64, overrides: Overrides) -> Options {
         let mut rng = Rng::new(seed ^ 0x6f70_7469_6f6e_7300);
         let replicas = pick(&mut rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5]) as u8;
-        let durability = if rng.chance(1, 2) { Durability::Memory } else { Durability::Sync };
+        let durabilities = [Durability::Memory, Durability::Sync, Durability::Lazy];
+        let durability = durabilities[rng.below(3) as usize];
         let times = times(&mut rng);
-        Options {
+        let mut options = Options {
             seed,
             replicas: overrides.replicas.unwrap_or(replicas),
             durability: overrides.durability.unwrap_or(durability),
@@ -174,8 +185,24 @@ impl Options {
             faults: faults(&mut rng, times.election),
             drift: pick(&mut rng, &[0, 1, 20, 100, 300, 300]),
             chaos: times.election * pick(&mut rng, &[10, 20, 40]),
+            lag: pick(&mut rng, &[600, 1_500, 1_500, 6_000]) as usize,
             bug: overrides.bug,
+        };
+        if options.durability == Durability::Lazy {
+            // What it must come back from is rare enough.
+            let disasters = &mut options.faults.weights[DISASTERS..];
+            for _ in 0..2 {
+                disasters[rng.below((FAULT_CLASSES - DISASTERS) as u64) as usize] = 16;
+            }
+            // Disasters cost nothing while nobody asks for anything.
+            options.workload.operations *= 3;
+            if rng.chance(1, 2) {
+                // Slow disks leave long tails in memory alone.
+                let disk = &mut options.disk;
+                disk.latency = (disk.latency * 10).min(times.election / 3);
+            }
         }
+        options
     }
 
     /// A world in which nothing goes wrong and everything takes the same time: for scenarios.
@@ -185,6 +212,7 @@ impl Options {
             election: 30_000,
             jitter: 15_000,
             stall: 50_000,
+            patience: 200_000,
             retry: 20_000,
         };
         let network = NetworkOptions { delay: 500, in_order: true, ..NetworkOptions::default() };
@@ -200,6 +228,8 @@ impl Options {
             reads: 0,
             flags: 0,
             padding: 0,
+            replaying: 0,
+            durable: 0,
         };
         let faults =
             FaultOptions { interval: 0, duration: 0, weights: [0; FAULT_CLASSES], wipe: true };
@@ -212,6 +242,7 @@ impl Options {
             disk,
             workload,
             faults,
+            lag: 1_500,
             drift: 0,
             chaos: 0,
             bug: None,
@@ -231,6 +262,7 @@ fn times(rng: &mut Rng) -> Times {
         election,
         jitter: election / pick(rng, &[1, 2, 4]),
         stall: election * pick(rng, &[1, 2, 4]),
+        patience: election * pick(rng, &[2, 8, 12]),
         retry: election / pick(rng, &[1, 2, 3]),
     }
 }
@@ -270,6 +302,8 @@ fn workload(rng: &mut Rng) -> Workload {
         reads: pick(rng, &[0, 20, 50, 80]),
         flags: maybe(rng, &[3, 10]),
         padding: pick(rng, &[0, 20, 200]) as u16,
+        replaying: pick(rng, &[0, 50, 50, 100]),
+        durable: maybe(rng, &[5, 30]),
     }
 }
 

@@ -3,8 +3,8 @@
 //! between is output, which [`run_scenario`] writes anew.
 //!
 //! Nothing is random in a scenario: messages take 0.5 ms, a sync of the disk 0.2 ms. Replicas are
-//! 0, 1, 2...; gateways 100 to 103 live apart. Cuts and drops concern replicas only, so that
-//! clients reach every replica unless `away` says otherwise.
+//! 0, 1, 2...; gateways 100 to 103 live apart, and 102 and 103 send again what was lost. Cuts and
+//! drops concern replicas only, so that clients reach every replica unless `away` says otherwise.
 
 use smr::Durability;
 
@@ -43,7 +43,7 @@ pub fn run_scenario<P: Subject>(text: &str) -> Result<String, String> {
         let lines = match (&mut world, &words[..]) {
             (None, ["group", replicas, durability]) => {
                 let group = create(replicas, durability)
-                    .ok_or_else(|| format!("line {}: group N memory|sync", number + 1))?;
+                    .ok_or_else(|| format!("line {}: group N memory|lazy|sync", number + 1))?;
                 world.insert(group).command(&["begin"])
             }
             (Some(world), words) => world.command(words),
@@ -61,6 +61,7 @@ fn create<P: Subject>(replicas: &str, durability: &str) -> Option<World<P>> {
     let durability = match durability {
         "memory" => Durability::Memory,
         "sync" => Durability::Sync,
+        "lazy" => Durability::Lazy,
         _ => return None,
     };
     let replicas = replicas.parse().ok().filter(|replicas| (1..=9).contains(replicas))?;
@@ -116,7 +117,7 @@ impl<P: Subject> World<P> {
             ["settle"] => return Ok(self.settle()),
             ["show"] => return Ok(Ok(self.show_all())),
             ["disks"] => return Ok(Ok(self.show_disks())),
-            ["put" | "append" | "swap" | "flag" | "get" | "send", ..] => {
+            ["put" | "append" | "swap" | "flag" | "get" | "send" | "durable", ..] => {
                 return self.operate(words);
             }
             ["crash", who] => self.crash_each(&self.replica(who)?, None),
@@ -241,9 +242,15 @@ impl<P: Subject> World<P> {
                 return format!("r{id} down");
             };
             let executor = host.executor();
+            let lazy = if self.lazy() {
+                let forgetful = if report.forgetful { " forgetful" } else { "" };
+                format!(" durable {}{forgetful}", show(report.durable))
+            } else {
+                String::new()
+            };
             let values = (0..3).map(|key| executor.machine().value(key).to_string());
             format!(
-                "r{id} {} view {}.{} log {} commit {} checkpoint {} values {}",
+                "r{id} {} view {}.{} log {} commit {}{lazy} checkpoint {} values {}",
                 report.role.name(),
                 report.view.0 >> 8,
                 report.view.0 & 0xff,
@@ -272,8 +279,13 @@ impl<P: Subject> World<P> {
         (0..self.nodes.len()).map(show_one).collect()
     }
 
-    /// `put GATEWAY KEY VALUE` and so on; with `send` before it nobody waits for the answer.
+    /// `put GATEWAY KEY VALUE` and so on; with `send` before it nobody waits for the answer,
+    /// with `durable` the answer waits for the disks.
     fn operate(&mut self, words: &[&str]) -> Result<Checked<Vec<String>>, String> {
+        let (durable, words) = match words {
+            ["durable", rest @ ..] => (true, rest),
+            _ => (false, words),
+        };
         let (wait, words) = match words {
             ["send", rest @ ..] => (false, rest),
             _ => (true, words),
@@ -294,7 +306,7 @@ impl<P: Subject> World<P> {
         let command = Command { id, key, action, padding: 100 };
         let index = self.gateway(gateway)?;
         let read = action == Action::Get;
-        let Some(operation) = self.issue(index, command, read) else {
+        let Some(operation) = self.issue(index, command, read, durable) else {
             return Ok(Ok(vec!["not sent: the window is full, or the gateway stopped".into()]));
         };
         Ok(if wait { self.await_answer(operation) } else { Ok(Vec::new()) })
@@ -308,6 +320,9 @@ impl<P: Subject> World<P> {
             return Err("gateways are 100 to 103".into());
         }
         let index = self.add_gateway(id, 0);
+        if id >= APART + 2 {
+            self.gateways[index].on_loss = vsr::OnLoss::Replay;
+        }
         self.open(index);
         Ok(index)
     }
@@ -319,7 +334,7 @@ impl<P: Subject> World<P> {
         }
         let known = &self.history[operation];
         Ok(vec![match (known.found, known.position) {
-            (Some(found), Some(position)) => format!("found {found} as of {}", position.0),
+            (Some(found), Some(position)) => format!("found {found} as of {}", position.op.0),
             _ => "no answer".into(),
         }])
     }

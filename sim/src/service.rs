@@ -159,6 +159,11 @@ impl TestService {
         self.repeated
     }
 
+    /// How often a command was executed.
+    pub fn executions(&self, id: u64) -> u32 {
+        self.executed.get(&id).copied().unwrap_or(0)
+    }
+
     /// The value of a key.
     pub fn value(&self, key: u16) -> u64 {
         self.slots.get(&key).map_or(0, |slot| slot.value)

@@ -27,6 +27,8 @@ pub struct Setup {
     pub durability: Durability,
     /// Its times.
     pub times: Times,
+    /// Bytes that may be tentative before nothing more is proposed.
+    pub lag: usize,
     /// Its own randomness.
     pub seed: u64,
     /// A planted defect, which it shows if it is one of its own.
@@ -72,6 +74,7 @@ pub trait Subject: Protocol<Event = Infallible, Effect = Infallible> + Sized {
 pub(crate) enum Seen {
     Execute(Arc<Entry>),
     Commit(OpNumber),
+    Stable(OpNumber),
     Rollback(OpNumber),
     Deposed,
     ReadReady,
@@ -105,6 +108,7 @@ impl<P: Protocol> Protocol for Tap<P> {
             match output {
                 Output::Execute(entry) => sight.push(Seen::Execute(entry.clone())),
                 Output::Commit { through, .. } => sight.push(Seen::Commit(*through)),
+                Output::Stable(through) => sight.push(Seen::Stable(*through)),
                 Output::Rollback(keep) => sight.push(Seen::Rollback(*keep)),
                 Output::Deposed => sight.push(Seen::Deposed),
                 Output::ReadReady(_) => sight.push(Seen::ReadReady),
@@ -142,10 +146,10 @@ impl Subject for vsr::Replica {
             election: times.election,
             election_jitter: times.jitter,
             stall: times.stall,
-            patience: 5 * times.election,
+            patience: times.patience,
             retry: times.retry,
         };
-        let limits = vsr::Limits::tiny();
+        let limits = vsr::Limits { lag_bytes: setup.lag, ..vsr::Limits::tiny() };
         let Setup { identity, replicas, durability, seed, .. } = setup;
         vsr::Replica::new(vsr::Config {
             timing,
@@ -174,6 +178,8 @@ impl Subject for vsr::Replica {
             M::PreVoteOk { .. } => "PreVoteOk",
             M::ElectPrepare { .. } => "ElectPrepare",
             M::ElectPrepareOk { .. } => "ElectPrepareOk",
+            M::ElectRefuse { .. } => "ElectRefuse",
+            M::Flush { .. } => "Flush",
             M::ElectAccept { .. } => "ElectAccept",
             M::StaleView { .. } => "StaleView",
             M::CatchUp { .. } => "CatchUp",
@@ -227,6 +233,7 @@ impl Subject for vsr::Replica {
             M::StateChunk(chunk) if chunk.offset > 0 => "state-in-pieces",
             M::Recovery { .. } => "recovery",
             M::ElectAccept { .. } => "elect-accept",
+            M::ElectPrepareOk { forgetful: true, .. } => "forgetful-vote",
             _ => return None,
         })
     }

@@ -2,6 +2,7 @@
 //! and what comes to a process; `effects` has what a process wants done, `checks` what is looked at
 //! after every step, `faults` what goes wrong.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use smr::rng::Rng;
 use smr::{CheckpointChunk, ClientMessage, Effect, Host, Input, Now, ReplicaId};
 
 use crate::bug::Bug;
+use crate::disasters::Disaster;
 use crate::faults::Injector;
 use crate::gateway::{Gateway, Operation};
 use crate::ledger::{Checked, Ledger};
@@ -19,6 +21,7 @@ use crate::options::Options;
 use crate::queue::Queue;
 use crate::service::TestService;
 use crate::subject::{Subject, Tap};
+use crate::truth::Truth;
 
 /// More than this is a storm, not a run: seeds have some thousands.
 const MOST_EVENTS: u64 = 500_000;
@@ -38,6 +41,8 @@ pub(crate) enum Event {
     GatewayIssue { gateway: usize, life: u64 },
     /// The next fault.
     Fault,
+    /// Several replicas die or are cut off at once.
+    Disaster(Disaster),
     /// A cut ends.
     Mend(u64),
     /// A cut that comes and goes: how often still, and which it is while it is there.
@@ -73,6 +78,9 @@ pub(crate) struct World<P: Subject> {
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) history: Vec<Operation>,
     pub(crate) ledger: Ledger,
+    pub(crate) truth: Truth,
+    /// Logged requests whose answers must be durable.
+    pub(crate) durable: HashSet<(smr::ClientId, smr::RequestNumber)>,
     pub(crate) marks: Marks,
     pub(crate) injector: Injector,
     /// Chooses what the clients do.
@@ -110,7 +118,9 @@ impl<P: Subject> World<P> {
             nodes,
             gateways: Vec::new(),
             history: Vec::new(),
-            ledger: Ledger::new(),
+            ledger: Ledger::new(options.durability == smr::Durability::Lazy),
+            truth: Truth::new(&options),
+            durable: HashSet::new(),
             marks: Marks::default(),
             trace,
             filters: Vec::new(),
@@ -143,6 +153,7 @@ impl<P: Subject> World<P> {
         let until = self.queue.now() + duration;
         while let Some(event) = self.queue.pop(until) {
             self.events += 1;
+            self.look();
             if self.events > MOST_EVENTS {
                 return Err(format!("livelock: more than {MOST_EVENTS} events"));
             }
@@ -186,6 +197,10 @@ impl<P: Subject> World<P> {
                 Ok(())
             }
             Event::Fault => self.on_fault(),
+            Event::Disaster(disaster) => {
+                self.on_disaster(&disaster);
+                Ok(())
+            }
             Event::Mend(cut) => {
                 self.note(|| format!("cut {cut} is mended"));
                 self.network.mend(cut);
@@ -218,6 +233,7 @@ impl<P: Subject> World<P> {
     /// Starts a replica's process.
     pub(crate) fn start(&mut self, id: usize) -> Checked<()> {
         let recovered = self.nodes[id].start(&self.options, &mut self.ledger)?;
+        // Whoever lost nothing is forgetful all the same until it has taken part again.
         let life = self.nodes[id].life;
         self.note(|| {
             let trust = recovered.trust;
@@ -241,6 +257,9 @@ impl<P: Subject> World<P> {
             return;
         }
         self.note(|| format!("r{id} crashes"));
+        if self.lazy() && self.nodes[id].forgets() {
+            self.marks.hit("crash-while-forgetful");
+        }
         if self.nodes[id].disk.is_busy() {
             self.marks.hit("crash-tears-batches");
         }
@@ -392,7 +411,10 @@ impl<P: Subject> World<P> {
             return Err("codec: an encoded client message does not decode".into());
         };
         match &message {
-            ClientMessage::Request { request, .. } => {
+            ClientMessage::Request { request, durable, .. } => {
+                if *durable {
+                    self.durable.insert((request.client, request.number));
+                }
                 self.note(|| {
                     let client = request.client;
                     format!("r{id} <- g{} request {}", client.gateway, request.number.0)
@@ -413,7 +435,7 @@ fn host_view<P: Subject>(host: &Host<Tap<P>, TestService>) -> smr::View {
 }
 
 /// A message on one short line: the numbers without the names of their types.
-fn brief(message: &impl fmt::Debug) -> String {
+pub(crate) fn brief(message: &impl fmt::Debug) -> String {
     const LENGTH: usize = 240;
     let mut text = format!("{message:?}");
     for noise in ["Viewstamp ", "View(", "OpNumber(", "Incarnation(", "ReplicaId("] {
