@@ -18,6 +18,7 @@
 mod checkpoint;
 mod directory;
 mod error;
+mod filling;
 mod finding;
 mod folder;
 mod identity;

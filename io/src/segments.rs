@@ -1,4 +1,5 @@
-//! The files of the log: numbered segments of allocated space, and spares for the next ones.
+//! The files of the log: numbered segments, and spares for the next ones: retired segments, or files
+//! of zeros that are written ahead. Where no spare is ready, space is only allocated.
 //!
 //! Invariant: one spare is the reserve. Only a batch without entries (a trim, a truncation, a view)
 //! may begin a segment in it, so that a full disk never keeps the group from freeing space.
@@ -9,13 +10,23 @@ use std::io::Read;
 use smr::GroupId;
 
 use crate::Error;
+use crate::filling::Filling;
 use crate::folder::{Folder, Syncing};
 
 /// The folder of the log within the data directory.
 pub(crate) const LOG: &str = "log";
 /// The most spares that are kept, the reserve among them.
-const SPARES: usize = 2;
-const SPARE_NAMES: [&str; SPARES] = ["spare-1", "spare-2"];
+const SPARES: usize = 4;
+const SPARE_NAMES: [&str; SPARES] = ["spare-1", "spare-2", "spare-3", "spare-4"];
+/// So many spares are made; those above are retired segments.
+const FILLED: usize = 2;
+/// A spare whose zeros are being written.
+const FILLING: &str = "filling";
+/// Segments below this many bytes are not worth a thread.
+const FILL_FROM: u64 = 1 << 20;
+/// A start that finds no spare begins with a segment of this many bytes, which is full by the time
+/// that a spare is.
+const FIRST_BYTES: u64 = 4 << 20;
 /// Segments are multiples of this many bytes.
 const BLOCK: u64 = 4096;
 
@@ -44,14 +55,20 @@ pub(crate) struct Segments {
     segment_bytes: u64,
     /// The names of the spares that exist; the first is the reserve.
     spares: Vec<&'static str>,
+    filling: Option<Filling>,
 }
 
 impl Segments {
     pub(crate) fn open(root: &Folder, group: GroupId, settings: Settings) -> Result<Self, Error> {
         let folder = Folder::create(&root.path_of(LOG), settings.syncing)?;
         let segment_bytes = settings.segment_bytes.max(BLOCK).next_multiple_of(BLOCK);
-        let mut segments = Segments { folder, group, segment_bytes, spares: Vec::new() };
+        let mut segments =
+            Segments { folder, group, segment_bytes, spares: Vec::new(), filling: None };
         for name in segments.folder.names()? {
+            if name == FILLING {
+                segments.folder.remove(FILLING)?;
+                segments.folder.sync()?;
+            }
             let Some(spare) = SPARE_NAMES.into_iter().find(|spare| *spare == name) else {
                 continue;
             };
@@ -108,7 +125,8 @@ impl Segments {
         Ok(std::fs::metadata(&path).map_err(|e| Error::os("stat", &path, e))?.len())
     }
 
-    /// Makes a segment with space for `bytes`. `reserve` allows the last spare to be used. Of the
+    /// Makes a segment with space for `bytes`; for none, at a start, a short one will do. `reserve`
+    /// allows the last spare to be used. Of the
     /// disk's space `keep_free` bytes and another segment's are left, for checkpoints and small
     /// files. The segment's name is durable.
     ///
@@ -122,6 +140,13 @@ impl Segments {
         keep_free: u64,
     ) -> Result<(File, u64), Error> {
         let name = Segments::name(id);
+        self.adopt_filled()?;
+        if bytes == 0 && self.spares.len() < 2 {
+            let length = self.segment_bytes.min(FIRST_BYTES);
+            if self.folder.free()? >= length + self.segment_bytes {
+                return Ok((self.allocate(&name, length)?, length));
+            }
+        }
         if bytes <= self.segment_bytes && self.spares.len() > usize::from(!reserve) {
             let spare = self.spares.pop().expect("there is one");
             self.folder.rename(spare, &name)?;
@@ -136,8 +161,7 @@ impl Segments {
     }
 
     /// A file of this many bytes of allocated space, so that an fdatasync need not store its length
-    /// as well. Zeros written first, or `O_DSYNC`, gained nothing beyond the noise
-    /// (examples/fsync.rs), and are left out.
+    /// as well. `O_DSYNC` gained nothing beyond the noise (examples/fsync.rs).
     fn allocate(&self, name: &str, length: u64) -> Result<File, Error> {
         let file = self.folder.create_file(name)?;
         let path = self.folder.path_of(name);
@@ -192,9 +216,17 @@ impl Segments {
         self.folder.sync()
     }
 
-    /// Makes the reserve where it is missing and there is space.
+    /// Makes the reserve where it is missing and there is space, and begins to make the next spare.
     pub(crate) fn refill(&mut self, keep_free: u64) -> Result<(), Error> {
-        if !self.spares.is_empty() || self.folder.free()? < 2 * self.segment_bytes + keep_free {
+        self.adopt_filled()?;
+        let free = self.folder.free()?;
+        if !self.spares.is_empty() {
+            if free >= 3 * self.segment_bytes + keep_free {
+                self.begin_filling()?;
+            }
+            return Ok(());
+        }
+        if free < 2 * self.segment_bytes + keep_free {
             return Ok(());
         }
         match self.allocate(SPARE_NAMES[0], self.segment_bytes) {
@@ -203,5 +235,39 @@ impl Segments {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn begin_filling(&mut self) -> Result<(), Error> {
+        let enough = self.spares.len() >= FILLED || self.segment_bytes < FILL_FROM;
+        if enough || self.filling.is_some() {
+            return Ok(());
+        }
+        let file = self.folder.create_file(FILLING)?;
+        let (path, syncing) = (self.folder.path_of(FILLING), self.folder.syncing());
+        self.filling = Some(Filling::start(file, path, self.segment_bytes, syncing)?);
+        Ok(())
+    }
+
+    /// The file that was filled becomes a spare, or goes if there are enough or no more space.
+    fn adopt_filled(&mut self) -> Result<(), Error> {
+        let Some(filling) = self.filling.take_if(|filling| filling.is_over()) else {
+            return Ok(());
+        };
+        let filled = match filling.end() {
+            Err(Error::Full { .. }) => false,
+            ended => ended.map(|()| true)?,
+        };
+        let free = SPARE_NAMES.into_iter().find(|spare| !self.spares.contains(spare));
+        match free.filter(|_| filled) {
+            Some(spare) => {
+                self.folder.rename(FILLING, spare)?;
+                self.spares.push(spare);
+                Ok(())
+            }
+            None => {
+                self.folder.remove(FILLING)?;
+                self.folder.sync()
+            }
+        }
     }
 }

@@ -2,9 +2,8 @@
 //! written when the log has grown enough; in `memory` only for a replica that fetches one.
 //!
 //! Invariants: a checkpoint holds stable operations only (the executor sees to it), so that no undo
-//! information is ever written: tentative operations are in the log, which reaches down to dpMin.
-//! An entry leaves the log only when it is stable and, if entries go to disk, in this replica's
-//! checkpoint.
+//! information is ever written: tentative operations are in the log. An entry leaves the memory only
+//! when it is stable, and the disk only when it is in this replica's checkpoint.
 
 use smr::contract::Output;
 use smr::{Now, Viewstamp};
@@ -50,6 +49,9 @@ impl Replica {
             assert!(position.op <= self.stable, "a checkpoint holds stable operations only");
             self.checkpoints.writing = None;
             self.checkpoints.written = position;
+            if self.logs() {
+                self.stores.trim(position.op);
+            }
         }
     }
 
@@ -69,24 +71,17 @@ impl Replica {
         self.checkpoints.fetched_at = Some(now.micros);
     }
 
-    /// Drops entries that nobody needs: all replicas have them, or the limit says that who does not
-    /// must come back by checkpoint (contracts: dpMin after a bound).
+    /// Drops entries from memory that nobody needs: all replicas have them, or the limit says that
+    /// who does not must come back by checkpoint (contracts: dpMin after a bound). While one is
+    /// fetched the entries above it are kept. The disk keeps what this replica's next start needs.
     pub(crate) fn trim(&mut self, now: Now) {
-        let written = self.checkpoints.written.op;
         let patience = 20 * self.config.timing.retry;
         let fetched = self.checkpoints.fetched_at.is_some_and(|at| now.micros < at + patience);
-        let allowed = match (self.logs(), fetched) {
-            (true, _) => written,
-            (false, true) => written.min(self.commit),
-            (false, false) => self.commit,
-        };
-        let base = self.log.base();
+        let written = self.checkpoints.written.op;
+        let allowed = if fetched { written.min(self.stable) } else { self.stable };
         self.log.trim(allowed.min(self.all_have));
         while self.log.bytes() > self.config.limits.log_bytes && self.log.base().op < allowed {
             self.log.trim(self.log.base().op.next());
-        }
-        if self.logs() && self.log.base() > base {
-            self.stores.trim(self.log.base().op);
         }
     }
 }

@@ -425,18 +425,20 @@ fn all_at_once_the_disks_bring_it_back_and_memory_says_that_it_cannot() {
 
 #[test]
 fn logs_are_trimmed_while_requests_flow() {
-    let mut group = Group::new(3, Durability::Memory);
-    group.ask(b"begin");
-    group.run(100);
-    // No time passes, so that no heartbeat is due.
-    for _ in 0..50 {
-        group.submit(&[b'x'; 100]);
-        group.deliver();
-    }
-    assert_eq!(group.finished.len(), 50);
-    for host in group.hosts.iter().flatten() {
-        let entries = host.protocol().log_len();
-        assert!(entries < 10, "{entries} entries are kept");
+    for durability in ALL {
+        let mut group = Group::new(3, durability);
+        group.ask(b"begin");
+        group.run(100);
+        // No time passes, so that no heartbeat is due.
+        for _ in 0..50 {
+            group.submit(&[b'x'; 100]);
+            group.deliver();
+        }
+        assert_eq!(group.finished.len(), 50);
+        for host in group.hosts.iter().flatten() {
+            let entries = host.protocol().log_len();
+            assert!(entries < 10, "{entries} entries are kept in {durability:?}");
+        }
     }
 }
 
