@@ -192,12 +192,13 @@ impl CheckpointWriter {
         self.write(bytes)
     }
 
-    /// Completes the checkpoint: from here on it is the one that a restart uses, and older ones are
+    /// Completes the checkpoint, and returns its size in bytes. From here on it is the one that a
+    /// restart uses, and older ones are
     /// removed.
     ///
     /// # Errors
     /// As [`CheckpointWriter::chunk`].
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(mut self) -> Result<u64, Error> {
         let mut footer = Vec::with_capacity(FOOTER);
         footer.extend_from_slice(&FOOTER_MARK.to_le_bytes());
         footer.extend_from_slice(&self.chunks.to_le_bytes());
@@ -209,7 +210,7 @@ impl CheckpointWriter {
         let file = CheckpointFile { position: self.position, length: self.length };
         self.directory.install(&self.name, file)?;
         self.is_finished = true;
-        Ok(())
+        Ok(self.length)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {

@@ -153,9 +153,9 @@ impl<F: Face> Node<F> {
     pub(crate) fn on_snapshots(&mut self) -> Result<(), Error> {
         while let Some(done) = self.snapshots.next() {
             match done {
-                Done::Written(position) => {
+                Done::Written { position, bytes } => {
                     (self.events)(&Event::Checkpoint(position));
-                    let input = Input::CheckpointWritten(position);
+                    let input = Input::CheckpointWritten { position, bytes };
                     self.host.step(self.now, input, &mut self.effects);
                 }
                 Done::Piece { to, chunk } => {

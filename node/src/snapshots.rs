@@ -31,8 +31,8 @@ enum Job {
 
 /// What the thread has done.
 pub(crate) enum Done {
-    /// The checkpoint is on disk.
-    Written(Viewstamp),
+    /// The checkpoint is on disk, in so many bytes.
+    Written { position: Viewstamp, bytes: u64 },
     /// A piece was read, or could not be.
     Piece { to: ReplicaId, chunk: Option<CheckpointChunk> },
     /// The next chunk of the checkpoint that is being installed, from zero.
@@ -179,8 +179,8 @@ impl Worker {
             }
             Job::Finish => {
                 if let Some((position, writing)) = self.writing.take() {
-                    writing.finish()?;
-                    self.report(Done::Written(position))?;
+                    let bytes = writing.finish()?;
+                    self.report(Done::Written { position, bytes })?;
                 }
             }
             Job::Read { to, position, offset } => {

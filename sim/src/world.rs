@@ -370,7 +370,7 @@ impl<P: Subject> World<P> {
             Incoming::Timer(due) => self.deliver_timer(id, due),
             Incoming::CheckpointTick => self.checkpoint_tick(id),
             Incoming::CheckpointPut(file) => {
-                let position = file.position;
+                let (position, bytes) = (file.position, file.bytes.len() as u64);
                 let in_place = self.nodes[id].disk.checkpoint().map(|file| file.position.op);
                 if in_place.is_some_and(|in_place| in_place >= position.op) {
                     return Ok(()); // a transferred one overtook it
@@ -378,7 +378,7 @@ impl<P: Subject> World<P> {
                 self.nodes[id].disk.put_checkpoint(file);
                 self.marks.hit("checkpoint-written");
                 self.note(|| format!("r{id} checkpoint written {}", crate::ledger::show(position)));
-                let input = Input::CheckpointWritten(position);
+                let input = Input::CheckpointWritten { position, bytes };
                 self.step(id, |host, now, effects| host.step(now, input, effects))
             }
             Incoming::ReadPiece { to, position, offset } => {

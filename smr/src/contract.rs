@@ -94,7 +94,12 @@ pub enum Input<M, E> {
     /// Every batch up to this one is on disk.
     Stored(StoreNumber),
     /// The checkpoint that was asked for, or a later one, is complete on disk.
-    CheckpointWritten(Viewstamp),
+    CheckpointWritten {
+        /// Where it stands.
+        position: Viewstamp,
+        /// Its size, in bytes.
+        bytes: u64,
+    },
     /// A piece of the checkpoint on disk, as asked for by [`Output::ReadCheckpoint`]. `None` if
     /// there is no checkpoint, or the one asked for is gone.
     CheckpointChunk {

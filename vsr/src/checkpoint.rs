@@ -15,6 +15,8 @@ use crate::replica::{Out, Replica};
 pub(crate) struct Checkpoints {
     /// The newest one on disk.
     pub(crate) written: Viewstamp,
+    /// Its size in bytes, if this life has written it.
+    bytes: usize,
     /// Bytes of entries since the last one was begun.
     pub(crate) grown: usize,
     writing: Option<Viewstamp>,
@@ -23,8 +25,11 @@ pub(crate) struct Checkpoints {
 }
 
 impl Replica {
+    /// The next one is due when the log has grown by as much as the last one took, so that at most
+    /// half of what is written are checkpoints, and by the limit at least.
     pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
-        if self.logs() && self.checkpoints.grown >= self.config.limits.checkpoint_bytes {
+        let due = self.checkpoints.bytes.max(self.config.limits.checkpoint_bytes);
+        if self.logs() && self.checkpoints.grown >= due {
             self.begin_checkpoint(out);
         }
     }
@@ -44,11 +49,12 @@ impl Replica {
 
     /// A later position than the one asked for will do: the environment may have had to begin
     /// again.
-    pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
+    pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp, bytes: u64) {
         if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
             assert!(position.op <= self.stable, "a checkpoint holds stable operations only");
             self.checkpoints.writing = None;
             self.checkpoints.written = position;
+            self.checkpoints.bytes = bytes as usize;
             if self.logs() {
                 self.stores.trim(position.op);
             }

@@ -48,7 +48,8 @@ pub struct Limits {
     /// A primary proposes nothing more while so many bytes of entries are not durable (durability
     /// `lazy`): undo information and entries above the durable point are in memory.
     pub lag_bytes: usize,
-    /// A checkpoint is written after this many bytes of entries (durabilities `sync`, `lazy`).
+    /// A checkpoint is written after this many bytes of entries at least, and as many as the last one
+    /// took (durabilities `sync`, `lazy`).
     pub checkpoint_bytes: usize,
     /// A catch-up answer carries about this many bytes of entries.
     pub catch_up_bytes: usize,

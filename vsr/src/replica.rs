@@ -454,7 +454,9 @@ impl Protocol for Replica {
                 self.flush(out);
             }
             Input::Stored(number) => self.on_stored(now, number, out),
-            Input::CheckpointWritten(position) => self.on_checkpoint_written(position),
+            Input::CheckpointWritten { position, bytes } => {
+                self.on_checkpoint_written(position, bytes);
+            }
             Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),
             Input::StateInstalled(position) => self.on_state_installed(now, position, out),
             Input::Timeout => self.on_timeout(now, out),

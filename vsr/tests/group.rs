@@ -247,8 +247,9 @@ impl Group {
                 self.writing[id.index()] = Some(chunks);
             }
             CheckpointStep::Done(position) => {
+                let bytes = Group::file(&chunks).len() as u64;
                 self.disks[id.index()].checkpoint = Some((position, chunks));
-                self.input(id, Input::CheckpointWritten(position));
+                self.input(id, Input::CheckpointWritten { position, bytes });
             }
         }
     }
