@@ -193,8 +193,7 @@ impl CheckpointWriter {
     }
 
     /// Completes the checkpoint, and returns its size in bytes. From here on it is the one that a
-    /// restart uses, and older ones are
-    /// removed.
+    /// restart uses, and older ones are removed.
     ///
     /// # Errors
     /// As [`CheckpointWriter::chunk`].
