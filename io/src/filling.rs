@@ -2,7 +2,7 @@
 //! allocated costs the file system a change of its own books with every first write: in durability
 //! `lazy`, with three replicas of 1 KiB puts on one disk, 21 us of kernel time per put against 3.
 //!
-//! Invariant: a file gets a spare's name only when all its zeros are on disk.
+//! Invariant: a file that was filled gets a spare's name only when all its zeros are on disk.
 
 use std::fs::File;
 use std::io::Write;

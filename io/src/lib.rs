@@ -5,7 +5,8 @@
 //! DATA/lock                      held while a process uses the directory
 //! DATA/identity                  who the replica is, replaced atomically
 //! DATA/log/0000000001.seg ...    the journal of `smr::StoreBatch`es
-//! DATA/log/spare-1 ...           allocated space for the next segments
+//! DATA/log/spare-1 ...           files for the next segments: retired ones, or zeros
+//! DATA/log/filling               the next spare, while its zeros are being written
 //! DATA/checkpoint-VIEW-OP        the newest checkpoint
 //! DATA/incoming                  a checkpoint that is being fetched from a peer
 //! ```

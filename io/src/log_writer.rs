@@ -336,7 +336,7 @@ impl LogWriter {
         let covered = self.trim.min(self.directory.checkpoint().unwrap_or_default().op);
         while self.finished.front().is_some_and(|&(_, highest)| highest <= covered) {
             let (id, _) = self.finished.pop_front().expect("just seen");
-            self.segments.retire(id)?;
+            self.segments.retire(id, self.directory.checkpoint_space())?;
         }
         self.segments.refill(self.directory.checkpoint_space())
     }

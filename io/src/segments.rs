@@ -22,11 +22,11 @@ const SPARE_NAMES: [&str; SPARES] = ["spare-1", "spare-2", "spare-3", "spare-4"]
 const FILLED: usize = 2;
 /// A spare whose zeros are being written.
 const FILLING: &str = "filling";
-/// Segments below this many bytes are not worth a thread.
-const FILL_FROM: u64 = 1 << 20;
-/// A start that finds no spare begins with a segment of this many bytes, which is full by the time
-/// that a spare is.
-const FIRST_BYTES: u64 = 4 << 20;
+/// Smaller segments are not worth a thread.
+const FILL_FROM: u64 = 16 << 10;
+/// A start that finds no spare begins with a segment of this part of the others' bytes, which is
+/// full about when a spare is.
+const FIRST_PART: u64 = 16;
 /// Segments are multiples of this many bytes.
 const BLOCK: u64 = 4096;
 
@@ -142,8 +142,8 @@ impl Segments {
         let name = Segments::name(id);
         self.adopt_filled()?;
         if bytes == 0 && self.spares.len() < 2 {
-            let length = self.segment_bytes.min(FIRST_BYTES);
-            if self.folder.free()? >= length + self.segment_bytes {
+            let length = (self.segment_bytes / FIRST_PART).next_multiple_of(BLOCK);
+            if self.folder.free()? >= length {
                 return Ok((self.allocate(&name, length)?, length));
             }
         }
@@ -180,9 +180,13 @@ impl Segments {
         Ok(file)
     }
 
-    /// Takes a segment out of the log: it becomes a spare, or goes.
-    pub(crate) fn retire(&mut self, id: u64) -> Result<(), Error> {
+    /// Takes a segment out of the log: it becomes a spare, or goes if there are enough or space is
+    /// short.
+    pub(crate) fn retire(&mut self, id: u64, keep_free: u64) -> Result<(), Error> {
         let name = Segments::name(id);
+        if !self.spares.is_empty() && !self.has_plenty(keep_free)? {
+            return self.remove(id);
+        }
         let free = SPARE_NAMES.into_iter().find(|spare| !self.spares.contains(spare));
         match free {
             Some(spare) if self.length(&name)? == self.segment_bytes => {
@@ -219,16 +223,21 @@ impl Segments {
     /// Makes the reserve where it is missing and there is space, and begins to make the next spare.
     pub(crate) fn refill(&mut self, keep_free: u64) -> Result<(), Error> {
         self.adopt_filled()?;
-        let free = self.folder.free()?;
-        if !self.spares.is_empty() {
-            if free >= 3 * self.segment_bytes + keep_free {
-                self.begin_filling()?;
-            }
-            return Ok(());
+        if self.spares.is_empty() && self.folder.free()? >= 2 * self.segment_bytes + keep_free {
+            self.make_reserve()?;
         }
-        if free < 2 * self.segment_bytes + keep_free {
-            return Ok(());
+        if !self.spares.is_empty() && self.has_plenty(keep_free)? {
+            self.begin_filling()?;
         }
+        Ok(())
+    }
+
+    /// Whether there is so much space that more spares take it from nobody.
+    fn has_plenty(&self, keep_free: u64) -> Result<bool, Error> {
+        Ok(self.folder.free()? >= 4 * self.segment_bytes + keep_free)
+    }
+
+    fn make_reserve(&mut self) -> Result<(), Error> {
         match self.allocate(SPARE_NAMES[0], self.segment_bytes) {
             Ok(_) => self.spares.push(SPARE_NAMES[0]),
             Err(Error::Full { .. }) => {}

@@ -34,17 +34,30 @@ fn a_seed_replays_exactly() {
     }
 }
 
-/// Seeds of `lazy` that found something once.
-const FOUND: [(u64, &str); 3] = [
-    (13_966, "a first request, sent before any view was known, came after its loss was told"),
-    (101_567, "patience ran out while one with a longer log stood for election, too"),
-    (103_177, "f + 1 marked votes of which one had forgotten nothing cut the patience short"),
+/// Seeds that found something once, and the durability that was asked for.
+const FOUND: [(u64, Option<Durability>, &str); 4] = [
+    (1_707, None, "a commitment arrived while the state was being replaced"),
+    (
+        13_966,
+        Some(Durability::Lazy),
+        "a first request, sent before any view was known, came after its loss was told",
+    ),
+    (
+        101_567,
+        Some(Durability::Lazy),
+        "patience ran out while one with a longer log stood for election, too",
+    ),
+    (
+        103_177,
+        Some(Durability::Lazy),
+        "f + 1 marked votes of which one had forgotten nothing cut the patience short",
+    ),
 ];
 
 #[test]
 fn what_was_found_stays_mended() {
-    let overrides = Overrides { durability: Some(Durability::Lazy), ..Overrides::default() };
-    for (seed, what) in FOUND {
+    for (seed, durability, what) in FOUND {
+        let overrides = Overrides { durability, ..Overrides::default() };
         let outcome = run_seed::<Vsr>(seed, overrides, Trace::Off);
         assert_eq!(outcome.violation, None, "seed {seed}: {what}");
     }

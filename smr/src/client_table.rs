@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use crate::codec::{Malformed, Reader, Writer};
-use crate::ids::{ClientId, Incarnation, OpNumber, RequestNumber, Viewstamp};
+use crate::ids::{ClientId, Incarnation, MAX_REPLICAS, OpNumber, RequestNumber, Viewstamp};
 use crate::request::{MAX_OUTSTANDING, Request};
 
 /// A reply that is kept until the client has said that it has it.
@@ -52,7 +52,7 @@ enum Undo {
     Opened { gateway: u32, old: Option<Box<Session>>, evicted: Option<(u32, Box<Session>)> },
 }
 
-/// Sessions beyond this many retire those unused for longest.
+/// Sessions beyond this many retire those unused for longest, but never a replica's own.
 const MAX_SESSIONS: usize = 4096;
 
 /// The sessions of all gateways.
@@ -120,7 +120,8 @@ impl ClientTable {
         if self.sessions.len() <= MAX_SESSIONS {
             return None;
         }
-        let others = self.sessions.iter().filter(|&(&gateway, _)| gateway != opened);
+        let guest = |gateway: u32| gateway >= u32::from(MAX_REPLICAS) && gateway != opened;
+        let others = self.sessions.iter().filter(|&(&gateway, _)| guest(gateway));
         let (&gateway, _) = others.min_by_key(|&(&gateway, session)| (session.used, gateway))?;
         self.sessions.remove(&gateway).map(|session| (gateway, Box::new(session)))
     }
@@ -244,14 +245,15 @@ mod tests {
             request.client.gateway = gateway;
             request
         };
-        for gateway in 0..MAX_SESSIONS as u32 {
+        table.record(&of(2), at(1), Bytes::new()); // a replica's, unused for longest of all
+        for gateway in 100..100 + MAX_SESSIONS as u32 - 1 {
             table.record(&of(gateway), at(100 + u64::from(gateway ^ 1)), Bytes::new());
         }
         let before = table.clone();
         let undo = table.record(&of(9999), at(9999), Bytes::new());
         assert_eq!(table.sessions.len(), MAX_SESSIONS);
-        assert_eq!(table.last(of(1).client), RequestNumber(0));
-        assert_eq!(table.last(of(0).client), RequestNumber(1));
+        let last = [2, 100, 101].map(|gateway| table.last(of(gateway).client).0);
+        assert_eq!(last, [1, 1, 0]);
         table.undo(undo);
         assert_eq!(table, before);
     }

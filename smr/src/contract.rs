@@ -268,10 +268,10 @@ pub struct Report {
     pub durable: Viewstamp,
     /// The position of its newest checkpoint.
     pub checkpoint: Viewstamp,
-    /// Operations that it knows to be committed and not to be durable, in bytes of the log.
+    /// Bytes of the log's entries above the durable point (durability `lazy`).
     pub lag_bytes: usize,
     /// The primary's wall clock when it proposed the oldest of them, in milliseconds since 1970; 0
-    /// if there are none.
+    /// if there is none, or it is a view's first.
     pub lag_since: u64,
     /// Whether it restarted and may have forgotten what it acknowledged (durability `lazy`).
     pub forgetful: bool,

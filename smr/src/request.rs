@@ -196,6 +196,9 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Bytes that an executed request's reply takes beside the service's answer.
+    pub const OVERHEAD: usize = 12 + 8 + 1 + 8 + 16 + 1 + 16 + 4;
+
     /// Appends the reply.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut out = Writer::new(out);

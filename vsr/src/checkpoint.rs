@@ -26,10 +26,15 @@ pub(crate) struct Checkpoints {
 
 impl Replica {
     /// The next one is due when the log has grown by as much as the last one took, so that at most
-    /// half of what is written are checkpoints, and by the limit at least.
+    /// half of what is written are checkpoints, but within bounds, for the sake of a restart. What
+    /// is tentative is undone and done again for it: while that is much, it waits a while.
     pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
-        let due = self.checkpoints.bytes.max(self.config.limits.checkpoint_bytes);
-        if self.logs() && self.checkpoints.grown >= due {
+        let limits = self.config.limits;
+        let (least, most) = (limits.checkpoint_bytes, limits.checkpoint_bytes.saturating_mul(8));
+        let due = self.checkpoints.bytes.clamp(least, most);
+        let grown = self.checkpoints.grown;
+        let late = grown >= due.saturating_mul(2);
+        if self.logs() && grown >= due && (late || self.lag_bytes <= limits.lag_bytes / 4) {
             self.begin_checkpoint(out);
         }
     }
@@ -48,11 +53,13 @@ impl Replica {
     }
 
     /// A later position than the one asked for will do: the environment may have had to begin
-    /// again.
+    /// again, or have made one on its own account.
     pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp, bytes: u64) {
+        assert!(position.op <= self.stable, "a checkpoint holds stable operations only");
         if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
-            assert!(position.op <= self.stable, "a checkpoint holds stable operations only");
             self.checkpoints.writing = None;
+        }
+        if position.op > self.checkpoints.written.op {
             self.checkpoints.written = position;
             self.checkpoints.bytes = bytes as usize;
             if self.logs() {

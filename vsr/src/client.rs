@@ -114,8 +114,6 @@ pub struct Client {
     expected: View,
     /// The highest operation seen in that log.
     seen: OpNumber,
-    /// The last number acknowledged.
-    acknowledged: RequestNumber,
     next: RequestNumber,
     outstanding: VecDeque<Sent<Write>>,
     /// Acknowledged and not known to be durable, with the operation's number; only to be replayed.
@@ -156,7 +154,6 @@ impl Client {
             primary: first,
             expected: View::default(),
             seen: OpNumber(0),
-            acknowledged: RequestNumber(0),
             next: RequestNumber(1),
             outstanding: VecDeque::new(),
             tentative: BTreeMap::new(),
@@ -209,14 +206,8 @@ impl Client {
         durable: bool,
         out: &mut Sends,
     ) -> Option<RequestNumber> {
-        if self.outstanding.len() >= WINDOW || !self.replay.is_empty() {
-            return None;
-        }
         let number = self.next;
-        // An empty request is answered even if its answer was not kept.
-        let kept = |sent: &&Sent<Write>| !sent.what.request.body.is_empty();
-        let oldest = self.outstanding.iter().find(kept).map(|sent| sent.what.request.number);
-        if oldest.is_some_and(|oldest| number.0 - oldest.0 >= MAX_OUTSTANDING) {
+        if !self.replay.is_empty() || !self.has_room(number) {
             return None;
         }
         self.next = number.next();
@@ -226,6 +217,20 @@ impl Client {
         let durable = durable || self.tentative_bytes > TENTATIVE_BYTES;
         self.send(now, Write { request, durable, again: false }, out);
         Some(number)
+    }
+
+    /// Whether a request with this number may be under way beside the others.
+    fn has_room(&self, number: RequestNumber) -> bool {
+        // An empty request is answered even if its answer was not kept.
+        let kept = |sent: &&Sent<Write>| !sent.what.request.body.is_empty();
+        let oldest = self.outstanding.iter().find(kept).map(|sent| sent.what.request.number);
+        self.outstanding.len() < WINDOW
+            && oldest.is_none_or(|oldest| number.0 < oldest.0 + MAX_OUTSTANDING)
+    }
+
+    /// Whether lost requests are being executed again.
+    fn replaying(&self) -> bool {
+        !self.replay.is_empty() || self.outstanding.iter().any(|sent| sent.what.again)
     }
 
     fn send(&mut self, now: Now, write: Write, out: &mut Sends) {
@@ -238,9 +243,10 @@ impl Client {
         ClientMessage::Request { expected, durable, request: write.request.clone() }
     }
 
-    /// Sends a read, or does nothing and returns `None` while the window is full.
+    /// Sends a read, or does nothing and returns `None` while the window is full or lost requests,
+    /// whose effects it would miss, are being executed again.
     pub fn read(&mut self, now: Now, body: Bytes, out: &mut Sends) -> Option<RequestNumber> {
-        if self.reads.len() >= WINDOW {
+        if self.reads.len() >= WINDOW || self.replaying() {
             return None;
         }
         let number = self.next_read;
@@ -295,22 +301,34 @@ impl Client {
             self.seen = self.seen.max(position.op);
             self.forget_durable(durable.op);
         }
-        if let Some(write) = self.replay.pop_front() {
-            self.send(now, write, out);
-        }
+        self.go_on(now, known == Some(true), out);
         self.on_view(now, view, out);
         known.map(|again| Finished { number, read, again, answer })
+    }
+
+    /// Sends what waited: lost requests for the window, and reads for the last of those.
+    fn go_on(&mut self, now: Now, repeated: bool, out: &mut Sends) {
+        while let Some(write) = self.next_replay() {
+            self.send(now, write, out);
+        }
+        if repeated && !self.replaying() {
+            self.resend_reads(now, out);
+        }
+    }
+
+    fn next_replay(&mut self) -> Option<Write> {
+        let number = self.replay.front()?.request.number;
+        if self.has_room(number) { self.replay.pop_front() } else { None }
     }
 
     /// A logged request has ended: keeps it if it may have to be replayed. Returns whether it was.
     fn on_written(&mut self, write: Write, answer: &Answer) -> bool {
         let again = write.again;
-        if let Answer::Done { position, .. } = answer {
-            self.acknowledged = self.acknowledged.max(write.request.number);
-            if self.on_loss == OnLoss::Replay {
-                self.tentative_bytes += write.request.body.len();
-                self.tentative.insert(write.request.number, (position.op, write));
-            }
+        if let Answer::Done { position, .. } = answer
+            && self.on_loss == OnLoss::Replay
+        {
+            self.tentative_bytes += write.request.body.len();
+            self.tentative.insert(write.request.number, (position.op, write));
         }
         again
     }
@@ -341,7 +359,6 @@ impl Client {
         let lost = self.seen > kept;
         self.seen = self.seen.min(kept);
         if lost {
-            self.acknowledged = self.acknowledged.min(last);
             match self.on_loss {
                 OnLoss::Report => self.give_up(kept, last),
                 OnLoss::Replay => self.repeat(kept, last),
@@ -389,12 +406,10 @@ impl Client {
             let known = &mut write.request.oldest_unanswered;
             *known = oldest.map_or(*known, |oldest| oldest.min(*known));
         }
-        while self.outstanding.len() < WINDOW
-            && let Some(write) = queue.pop_front()
-        {
+        self.replay = queue;
+        while let Some(write) = self.next_replay() {
             self.outstanding.push_back(Sent { what: write, at: 0 });
         }
-        self.replay = queue;
         self.loss = Some(Loss { kept, dropped: Vec::new(), replayed });
     }
 
@@ -462,8 +477,17 @@ impl Client {
         }
         let writes = self.outstanding.iter().map(|sent| self.message(&sent.what));
         out.extend(writes.map(|message| (self.primary, message)));
+        self.resend_reads(now, out);
+    }
+
+    /// Sends all reads again, unless they have to wait for lost requests.
+    fn resend_reads(&mut self, now: Now, out: &mut Sends) {
+        let held = self.replaying();
         for (&number, sent) in &mut self.reads {
             sent.at = now.micros;
+            if held {
+                continue;
+            }
             let request = ReadRequest { client: self.id, number, body: sent.what.clone() };
             let message = ClientMessage::Read { expected: self.expected, request };
             out.push((self.primary, message));

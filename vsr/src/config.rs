@@ -46,10 +46,11 @@ pub struct Limits {
     /// Entries are kept for replicas that lag behind, up to this many bytes above what is needed.
     pub log_bytes: usize,
     /// A primary proposes nothing more while so many bytes of entries are not durable (durability
-    /// `lazy`): undo information and entries above the durable point are in memory.
+    /// `lazy`): entries above the durable point are in memory, with their undo information and the
+    /// replies to them, which are not counted.
     pub lag_bytes: usize,
-    /// A checkpoint is written after this many bytes of entries at least, and as many as the last one
-    /// took (durabilities `sync`, `lazy`).
+    /// A checkpoint is written after as many bytes of entries as the last one took, but after this
+    /// many at least and eight times this many at most (durabilities `sync`, `lazy`).
     pub checkpoint_bytes: usize,
     /// A catch-up answer carries about this many bytes of entries.
     pub catch_up_bytes: usize,

@@ -220,7 +220,7 @@ impl Replica {
 
     pub(crate) fn learn_commit(&mut self, commit: OpNumber, out: &mut Out) {
         let through = commit.min(self.log.last().op);
-        if through > self.commit {
+        if through > self.commit && !self.installing() {
             self.commit = through;
             out.push(Output::Commit { through, reply: false });
             self.settle(out);
@@ -230,7 +230,8 @@ impl Replica {
     /// dp has moved, if this log holds what it names: then the log is covered up to there ([Mao]
     /// 4.3). What is durable is committed.
     pub(crate) fn learn_durable(&mut self, durable: Viewstamp, out: &mut Out) {
-        if durable.op <= self.durable.op || !self.log.contains(durable) {
+        let news = durable.op > self.durable.op && self.log.contains(durable);
+        if !news || self.installing() {
             return;
         }
         if self.lazy() {
@@ -317,6 +318,7 @@ impl Replica {
             self.learn_durable(durable, out);
         }
         self.all_have = self.held_by_all();
+        self.trim(now);
         self.propose(now, out);
     }
 

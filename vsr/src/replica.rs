@@ -237,13 +237,16 @@ impl Replica {
         }
         self.store(now, Change::default(), out);
         let entries: Vec<_> = self.log.above(base.op).cloned().collect();
-        let (known, durable) = entries.last().map_or((base.op, base), |e| (e.commit, e.durable));
         if self.lazy() {
             self.lag_bytes = entries.iter().map(|entry| entry.size()).sum();
         }
-        out.extend(entries.into_iter().map(Output::Execute));
-        self.learn_commit(known, out);
-        self.learn_durable(durable, out);
+        for entry in entries {
+            let (commit, durable) = (entry.commit, entry.durable);
+            out.push(Output::Execute(entry));
+            // In step with the execution, so that not all of it has to be undoable at once.
+            self.learn_commit(commit, out);
+            self.learn_durable(durable, out);
+        }
         if self.lazy() && recovered.trust != Trust::New {
             self.forget(now);
         }

@@ -1,8 +1,9 @@
 //! State transfer: a replica whose log ends below everybody's fetches a checkpoint, piece by piece,
 //! and puts it in the place of its state when it is complete and sound.
 //!
-//! Invariant: between `InstallState` and `StateInstalled` the log does not change, and this replica
-//! neither leads nor stands for election.
+//! Invariant: between `InstallState` and `StateInstalled` neither the log nor what is known of it
+//! changes (the executor holds no state then), and this replica neither leads nor stands for
+//! election.
 
 use smr::contract::Output;
 use smr::{CheckpointChunk, Log, Now, ReplicaId, View, Viewstamp};

@@ -4,7 +4,7 @@
 //!
 //! Invariants: a vote is given only when the view is on disk, and only to a candidate whose log
 //! ends no earlier than the voter's (opMax <= cOpMax); so the elected log holds all that was
-//! acknowledged.
+//! acknowledged (in `lazy`, with f + 1 votes of replicas that are not forgetful).
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -44,9 +44,9 @@ pub(crate) struct Election {
     vote_for: Option<ReplicaId>,
     /// The highest view that anybody has told of.
     highest: View,
-    /// Since when there have been votes enough, but too many of forgetful replicas, in
+    /// Since when, and when last, there were votes enough, but too many of forgetful replicas, in
     /// [`Now::micros`].
-    short_since: Option<u64>,
+    short: Option<(u64, u64)>,
 }
 
 impl Election {
@@ -54,7 +54,7 @@ impl Election {
     pub(crate) fn heard(&mut self, due_at: u64) {
         self.due_at = due_at;
         self.pre_vote = None;
-        self.short_since = None;
+        self.short = None;
     }
 
     /// The view has changed: what was going on in the old one is over.
@@ -216,7 +216,7 @@ impl Replica {
     pub(crate) fn on_elect_refuse(&mut self, view: View) {
         if let Some(candidacy) = self.election.candidacy.as_mut().filter(|_| view == self.view) {
             candidacy.refused = true;
-            self.election.short_since = None;
+            self.election.short = None;
         }
     }
 
@@ -261,7 +261,11 @@ impl Replica {
         if votes - marked >= quorum {
             self.elected(now, out);
         } else if votes >= quorum && !candidacy.refused {
-            let since = *self.election.short_since.get_or_insert(now.micros);
+            // Who was cut off meanwhile begins anew.
+            let pause = 4 * (timing.election + timing.election_jitter);
+            let going_on = |&(_, last): &(u64, u64)| now.micros < last + pause;
+            let since = self.election.short.filter(going_on).map_or(now.micros, |short| short.0);
+            self.election.short = Some((since, now.micros));
             if votes == all || now.micros >= since + timing.patience {
                 self.risky_elections += 1;
                 self.elected(now, out);
@@ -332,7 +336,7 @@ impl Replica {
     pub(crate) fn become_primary(&mut self, now: Now) {
         assert!(self.leading && self.view_stored());
         self.role = Role::Primary;
-        self.election.short_since = None;
+        self.election.short = None;
         // How the views before ended is final now.
         self.forgetful = None;
         self.view_changed_at = now.micros;

@@ -95,6 +95,7 @@ struct Group {
     client: Client,
     sends: vsr::Sends,
     finished: Vec<Finished>,
+    limits: Limits,
 }
 
 impl Group {
@@ -116,6 +117,7 @@ impl Group {
             client: Client::new(id, replicas, ReplicaId(0), Timing::default(), on_loss),
             sends: Vec::new(),
             finished: Vec::new(),
+            limits: Limits::tiny(),
         };
         (0..replicas).for_each(|id| group.start(ReplicaId(id), Trust::New));
         group
@@ -132,7 +134,7 @@ impl Group {
         let incarnation = Incarnation(disk.incarnation);
         let identity = Identity { group: GroupId(1), replica: id, incarnation };
         let mut config = Config::new(identity, replicas, self.durability, 7);
-        config.limits = Limits::tiny();
+        config.limits = self.limits;
         let mut executor = Executor::new(Sum::default());
         if self.durability == Durability::Memory || trust == Trust::Lost {
             disk.checkpoint = None;
@@ -309,6 +311,18 @@ impl Group {
             self.disks[id.index()].store(&batch);
             self.input(id, Input::Stored(batch.number));
         }
+    }
+
+    /// Lets as much be tentative as a real group does.
+    fn limits_off(&mut self) {
+        self.limits = Limits::default();
+        for id in (0..3).map(ReplicaId) {
+            self.stuck[id.index()] = None;
+            self.crash(id);
+            self.start(id, Trust::Intact);
+        }
+        self.run(1_000);
+        self.stick();
     }
 
     fn crash(&mut self, id: ReplicaId) {
@@ -589,4 +603,37 @@ fn patience_ends_and_the_loss_is_reported() {
     group.submit(b"more");
     group.run(300);
     assert_eq!(group.client.take_loss().map(|loss| loss.dropped.len()), Some(1));
+}
+
+#[test]
+fn a_long_replay_ends_and_reads_wait_for_it() {
+    let mut group = Group::with(3, Durability::Lazy, OnLoss::Replay);
+    assert_eq!(group.ask(b"kept"), "4");
+    group.run(100);
+    group.limits_off();
+    for _ in 0..200 {
+        group.submit(b"x");
+        group.deliver();
+    }
+    assert_eq!(group.client.tentative(), 200);
+    group.finished.clear();
+    group.crash_all();
+    let now = group.time();
+    for _ in 0..20 {
+        group.client.read(now, Bytes::new(), &mut group.sends).expect("nothing is known yet");
+    }
+    for _ in 0..3_000 {
+        group.run(1);
+        if group.finished.len() >= 220 {
+            break;
+        }
+    }
+    let (reads, writes): (Vec<_>, Vec<_>) = group.finished.iter().partition(|done| done.read);
+    assert_eq!((reads.len(), writes.len()), (20, 200));
+    assert!(writes.iter().all(|done| done.again));
+    for read in reads {
+        let Answer::Done { body, .. } = &read.answer else { panic!("{read:?}") };
+        assert_eq!(body, "204", "a read sees every write that was answered before it");
+    }
+    assert_eq!(group.sums(), vec![204; 3]);
 }
