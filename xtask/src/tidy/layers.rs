@@ -41,6 +41,7 @@ const LAYERS: &[Layer] = &[
     },
     no_std("smr", Rule::Only(&[])),
     no_std("vsr", Rule::Only(&["smr"])),
+    no_std("mu", Rule::Only(&["smr", "fabric"])),
     layer("resp", Rule::Only(&[])),
     layer("kv", Rule::Only(&["smr", "masstree", "resp"])),
     layer("wire", Rule::Only(&["smr"])),

@@ -1,0 +1,148 @@
+//! Leader election ([Mu] 5.1): pull-scores over heartbeats, the lowest live id leads, fate sharing.
+//!
+//! A replica's heartbeat says that it can lead: it stands still while the replica recovers, fetches
+//! a state, or has given up the lead because its replication plane got nowhere.
+
+use fabric::Place;
+use smr::{Incarnation, Now, ReplicaId};
+
+use crate::attempt::LeadState;
+use crate::event::{Memory, Operation, Purpose};
+use crate::layout::{BOARD, HEARTBEAT, Head};
+use crate::replica::{Out, Replica};
+
+/// [Mu] 5.1: scores are 0 to 15, a replica whose score falls below 2 has failed, one whose score
+/// rises above 6 is back.
+pub(crate) const MOST: u8 = 15;
+const FAIL: u8 = 2;
+const RECOVER: u8 = 6;
+
+impl<M: Memory> Replica<M> {
+    /// The lowest id among those that seem to live.
+    pub(crate) fn leader(&self) -> ReplicaId {
+        let lives = |id: &ReplicaId| *id != self.me && self.peers[id.index()].alive;
+        let other = self.replicas().find(lives);
+        match other {
+            Some(other) if other < self.me || !self.can_lead() => other,
+            _ => self.me,
+        }
+    }
+
+    /// Whether this replica may stand, and so says by its heartbeat.
+    pub(crate) fn can_lead(&self) -> bool {
+        self.recovery.is_none() && self.transfer.is_none() && !self.lead.is_resigned
+    }
+
+    pub(crate) fn tick(&mut self, now: Now, out: &mut Out) {
+        // A late tick is not made up for: heartbeats say that time passes here.
+        self.tick_at = now.micros + self.config.timing.heartbeat;
+        self.share_fate(now, out);
+        if self.can_lead() {
+            self.heartbeat += 1;
+            self.store(HEARTBEAT, self.heartbeat, out);
+        }
+        for id in self.replicas().filter(|&id| id != self.me) {
+            let peer = &mut self.peers[id.index()];
+            if !peer.reading {
+                peer.reading = true;
+                let from = Place { process: id, region: BOARD, offset: HEARTBEAT };
+                self.post(Purpose::Pulse, id, 0, Operation::Read { from, words: 3 }, out);
+            }
+        }
+        self.elect(now, out);
+        if self.lead.state != LeadState::Following {
+            self.ask_permissions(now, out);
+        }
+        if self.lead.state == LeadState::Leading {
+            self.inform(now, out);
+        }
+        if self.lead.state == LeadState::Leading {
+            self.round_tick(now, out);
+        }
+        self.recovery_tick(now, out);
+        self.transfer_tick(now, out);
+        // The fabric's event may have come before the memory could be seen.
+        self.serve_requests(out);
+    }
+
+    pub(crate) fn on_pulse(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        ok: bool,
+        words: &[u64],
+        out: &mut Out,
+    ) {
+        self.peers[from.index()].reading = false;
+        if !ok {
+            self.suspect(from);
+            return self.elect(now, out);
+        }
+        // The memory of a former life says nothing about the present one.
+        if !self.meet(now, from, Incarnation(words[2]), out) {
+            return self.suspect(from);
+        }
+        let peer = &mut self.peers[from.index()];
+        peer.head = Head::unpack(words[1]);
+        if words[0] == peer.heartbeat {
+            peer.score = peer.score.saturating_sub(1);
+        } else {
+            peer.score = (peer.score + 1).min(MOST);
+        }
+        peer.heartbeat = words[0];
+        peer.alive = if peer.alive { peer.score >= FAIL } else { peer.score > RECOVER };
+        self.elect(now, out);
+        if self.lead.state == LeadState::Leading {
+            self.propose(now, out);
+        }
+    }
+
+    /// Every error is a suspicion (errata).
+    pub(crate) fn suspect(&mut self, replica: ReplicaId) {
+        let peer = &mut self.peers[replica.index()];
+        if replica != self.me {
+            peer.score = 0;
+            peer.alive = false;
+        }
+    }
+
+    /// Assigns the replication plane its role ([Mu] 3.1).
+    fn elect(&mut self, now: Now, out: &mut Out) {
+        let leads = self.leader() == self.me && self.can_lead();
+        match self.lead.state {
+            LeadState::Following if leads && now.micros >= self.lead.retry_at => {
+                self.begin_attempt(now, out);
+            }
+            LeadState::Following => {}
+            _ if !leads => self.abort(now, out),
+            _ => {}
+        }
+    }
+
+    /// Fate sharing ([Mu] 5.1): who gets nowhere must not be taken for a leader that works.
+    fn share_fate(&mut self, now: Now, out: &mut Out) {
+        let timing = self.config.timing;
+        if self.lead.is_resigned {
+            if now.micros >= self.lead.retry_at {
+                self.lead.is_resigned = false;
+            }
+            return;
+        }
+        // Attempts that come to nothing, one after the other, are no progress.
+        let is_idle = match self.lead.state {
+            LeadState::Following => self.leader() != self.me || !self.can_lead(),
+            LeadState::Gathering | LeadState::Preparing => false,
+            LeadState::Leading => !self.is_busy(),
+        };
+        if is_idle {
+            self.lead.progress_at = now.micros;
+        }
+        if now.micros < self.lead.progress_at + timing.stall {
+            return;
+        }
+        self.abort(now, out);
+        self.lead.retry_at = now.micros + (timing.patience << self.lead.failures);
+        self.lead.failures = (self.lead.failures + 1).min(6);
+        self.lead.is_resigned = true;
+    }
+}

@@ -1,0 +1,159 @@
+//! Rejoin of a replica that lost its memory (errata: diskless recovery, [Mu] 5.4).
+//!
+//! 1. It makes its new life known; f + 1 others take note and show it on their boards. From then on
+//!    no leader counts the memory of its former life: a would-be leader reads a majority's boards.
+//! 2. It asks; a leader confirms its lead by a round that begins then, without the asker's vote,
+//!    and names the last operation of its log. All that former lives helped to decide is at or
+//!    below.
+//! 3. It fetches a checkpoint if the leader's slots do not reach down to it, and grants its log to
+//!    that leader alone, until it holds what was named. Then it votes like any other.
+
+use smr::contract::{Output, To};
+use smr::{Incarnation, Now, OpNumber, ReplicaId, View};
+
+use crate::event::Memory;
+use crate::message::Message;
+use crate::replica::{Out, Replica};
+
+/// How many retries a leader has to bring a replica back before it asks again.
+const PATIENCE: u64 = 20;
+
+#[derive(Debug)]
+struct Welcome {
+    leader: ReplicaId,
+    view: View,
+    through: OpNumber,
+    until: u64,
+}
+
+/// What a replica without memory has reached.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// By replica, a bit: it has noted the new life,
+    known_by: u16,
+    /// or it has said since the last time of asking that it lost its own memory, too.
+    lost: u16,
+    is_hopeless: bool,
+    welcome: Option<Welcome>,
+    retry_at: u64,
+}
+
+impl Recovery {
+    pub(crate) fn new(now: Now) -> Recovery {
+        Recovery { known_by: 0, lost: 0, is_hopeless: false, welcome: None, retry_at: now.micros }
+    }
+
+    /// The leader that brings this replica back.
+    pub(crate) fn leader(&self) -> Option<ReplicaId> {
+        self.welcome.as_ref().map(|welcome| welcome.leader)
+    }
+
+    /// More than f replicas have lost their memory: nobody can say what was decided.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.is_hopeless
+    }
+}
+
+impl<M: Memory> Replica<M> {
+    pub(crate) fn on_message(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        life: Incarnation,
+        message: Message,
+        out: &mut Out,
+    ) {
+        if from == self.me || from.0 >= self.config.replicas || !self.meet(now, from, life, out) {
+            self.dropped += 1;
+            return;
+        }
+        match message {
+            Message::Join => {
+                let recovering = self.recovery.is_some();
+                self.send(from, Message::JoinOk { recovering }, out);
+            }
+            Message::JoinOk { recovering } => self.on_join_ok(from, recovering),
+            Message::Ask => {
+                if self.is_open() {
+                    self.ask_round(now, from, out);
+                }
+            }
+            Message::Welcome { view, through, above, source } => {
+                self.on_welcome(now, from, view, through, out);
+                if self.recovery.as_ref().is_some_and(|r| r.leader() == Some(from)) {
+                    self.on_need_state(now, above, source, out);
+                }
+            }
+            Message::NeedState { above, source } => self.on_need_state(now, above, source, out),
+            Message::FetchState { position, offset, above } => {
+                self.on_fetch_state(from, position, offset, above, out);
+            }
+            Message::StateChunk(chunk) => self.on_state_chunk(now, from, chunk, out),
+            Message::StateGone => self.on_state_gone(from),
+        }
+    }
+
+    fn on_join_ok(&mut self, from: ReplicaId, is_recovering: bool) {
+        let Some(recovery) = &mut self.recovery else { return };
+        let bit = 1 << from.0;
+        if is_recovering {
+            recovery.lost |= bit;
+            recovery.known_by &= !bit;
+        } else {
+            recovery.lost &= !bit;
+            recovery.known_by |= bit;
+        }
+    }
+
+    fn on_welcome(
+        &mut self,
+        now: Now,
+        leader: ReplicaId,
+        view: View,
+        through: OpNumber,
+        out: &mut Out,
+    ) {
+        let Some(recovery) = &mut self.recovery else { return };
+        if recovery.welcome.as_ref().is_some_and(|welcome| welcome.view >= view) {
+            return;
+        }
+        let until = now.micros + PATIENCE * self.config.timing.retry;
+        recovery.welcome = Some(Welcome { leader, view, through, until });
+        self.serve_requests(out);
+    }
+
+    /// Whether this replica holds what it must.
+    pub(crate) fn check_recovered(&mut self, now: Now) {
+        let Some(Recovery { welcome: Some(welcome), .. }) = &self.recovery else { return };
+        if self.installing() || self.replay.end(self.executed.op) < welcome.through {
+            return;
+        }
+        // Slots above what was executed are the welcoming leader's, or a later one's.
+        if self.executed.op >= welcome.through || self.replay.min_proposal >= welcome.view {
+            self.recovery = None;
+            self.lead.retry_at = now.micros + self.config.timing.retry;
+        }
+    }
+
+    pub(crate) fn recovery_tick(&mut self, now: Now, out: &mut Out) {
+        let (retry, quorum) = (self.config.timing.retry, self.quorum());
+        let busy = self.transfer.is_some();
+        let Some(recovery) = &mut self.recovery else { return };
+        if now.micros < recovery.retry_at {
+            return;
+        }
+        recovery.retry_at = now.micros + retry;
+        if recovery.welcome.as_ref().is_some_and(|w| now.micros >= w.until) && !busy {
+            recovery.welcome = None;
+        }
+        let most = u32::from(self.config.replicas - 1) / 2;
+        recovery.is_hopeless = core::mem::take(&mut recovery.lost).count_ones() + 1 > most;
+        if recovery.welcome.is_none() {
+            let is_known = recovery.known_by.count_ones() as usize >= quorum;
+            out.push(Output::Send(To::Others, Message::Join));
+            if is_known {
+                out.push(Output::Send(To::Others, Message::Ask));
+            }
+        }
+    }
+}

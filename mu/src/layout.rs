@@ -1,0 +1,349 @@
+//! Where everything is: two regions per replica, and the slots of the log ([Mu] Listing 1).
+//!
+//! A slot is seven words and an entry: two cells, a checksum, operation, length. A cell is a number
+//! and a tag that binds it to the checksum: no subset of the words of two values reads as a third
+//! state. Proposing a value again under another number writes the cell that does not count; the
+//! value keeps its old number until the new one is whole (docs/protocols/mu.md, "Slots").
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use fabric::{Access, Geometry, RegionId, RegionSpec};
+use smr::codec::Writer;
+use smr::{Entry, OpNumber, ReplicaId, View, Viewstamp};
+
+use crate::config::{Config, Limits};
+
+/// The log: who holds its grant writes it. Replication plane.
+pub const LOG: RegionId = RegionId(0);
+/// The board: background plane, open.
+pub const BOARD: RegionId = RegionId(1);
+
+/// The log's first words.
+pub(crate) const MIN_PROPOSAL: u32 = 0;
+/// FUO as the last leader told it.
+pub(crate) const FIRST_UNDECIDED: u32 = 1;
+/// Written by leaders to find out whether they still lead.
+pub(crate) const ROUND: u32 = 2;
+const SLOTS: u32 = 8;
+
+/// The board's first words, the owner's.
+pub(crate) const HEARTBEAT: u32 = 0;
+/// The log head, see [`Head`].
+pub(crate) const HEAD: u32 = 1;
+/// The owner's life.
+pub(crate) const LIFE: u32 = 2;
+/// By replica: its newest life that the owner knows. Words 3 to 6 are for durable positions.
+pub(crate) const KNOWN: u32 = 8;
+/// How many of the board's words a would-be leader reads.
+pub(crate) const BOARD_HEAD: u32 = 20;
+/// By requester: its permission request ([Mu] 5.2), written by the requester.
+pub(crate) const REQUESTS: u32 = 24;
+/// By owner of a log: the grant and the request that it answers, written by that owner.
+pub(crate) const ACKS: u32 = 40;
+const BOARD_WORDS: u32 = 64;
+
+/// Words of a slot before its entry: two cells, then these three.
+pub(crate) const HEADER: usize = 7;
+const CELL: usize = 2;
+const CHECKSUM: usize = 4;
+const OP: usize = 5;
+const LEN: usize = 6;
+/// Bytes of an entry without requests, at least.
+const LEAST: u64 = 57;
+/// Bytes of a slot that a batch's requests cannot use.
+pub(crate) const OVERHEAD: usize = HEADER * 8 + 72;
+
+/// The shape of the fabric that a group with this configuration runs on.
+pub fn geometry(config: &Config) -> Geometry {
+    let log = RegionSpec { access: Access::Exclusive, words: log_words(&config.limits) };
+    let board = RegionSpec { access: Access::Open, words: BOARD_WORDS };
+    Geometry { processes: config.replicas, regions: alloc::vec![log, board] }
+}
+
+pub(crate) fn log_words(limits: &Limits) -> u32 {
+    SLOTS + limits.slots * limits.slot_words
+}
+
+/// Where an operation's slot begins, in words of the log.
+pub(crate) fn offset(limits: &Limits, op: OpNumber) -> u32 {
+    SLOTS + (op.0 % u64::from(limits.slots)) as u32 * limits.slot_words
+}
+
+pub(crate) fn request_of(requester: ReplicaId) -> u32 {
+    REQUESTS + u32::from(requester.0)
+}
+
+pub(crate) fn ack_of(owner: ReplicaId) -> u32 {
+    ACKS + 2 * u32::from(owner.0)
+}
+
+pub(crate) fn known_of(replica: ReplicaId) -> u32 {
+    KNOWN + u32::from(replica.0)
+}
+
+/// How far a replica has executed, and from where on its log has what it executed: the slots of
+/// operations above `base` and up to `head` hold decided values. One word, so that both are of the
+/// same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) head: OpNumber,
+    pub(crate) base: OpNumber,
+}
+
+impl Head {
+    const SPAN_BITS: u32 = 24;
+
+    pub(crate) fn pack(self) -> u64 {
+        let span = (self.head.0 - self.base.0).min((1 << Self::SPAN_BITS) - 1);
+        self.head.0 << Self::SPAN_BITS | span
+    }
+
+    pub(crate) fn unpack(word: u64) -> Head {
+        let (head, span) = (word >> Self::SPAN_BITS, word & ((1 << Self::SPAN_BITS) - 1));
+        Head { head: OpNumber(head), base: OpNumber(head.saturating_sub(span)) }
+    }
+}
+
+/// A number that nobody has used: above `above`, with its proposer's life and id in its low bits
+/// (errata: unique per process and per incarnation). It is the view, too.
+pub(crate) fn next_number(above: View, life: u64, me: ReplicaId) -> View {
+    View(((above.0 >> 24) + 1) << 24 | (life & 0xffff) << 8 | u64::from(me.0))
+}
+
+const K: [u64; 4] =
+    [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+
+fn mix(hash: u64, word: u64, k: u64) -> u64 {
+    (hash ^ word).wrapping_mul(k).rotate_left(29)
+}
+
+/// 64 bits over a value, in four lanes so that a processor overlaps them.
+fn checksum(op: u64, len: u64, words: &[u64]) -> u64 {
+    let mut lanes = [mix(K[0], op, K[1]), mix(K[1], len, K[2]), K[2], K[3]];
+    let mut chunks = words.chunks_exact(4);
+    for chunk in &mut chunks {
+        for (lane, (&word, k)) in lanes.iter_mut().zip(chunk.iter().zip(K)) {
+            *lane = mix(*lane, word, k);
+        }
+    }
+    for (lane, (&word, k)) in lanes.iter_mut().zip(chunks.remainder().iter().zip(K)) {
+        *lane = mix(*lane, word, k);
+    }
+    let joined = lanes.into_iter().fold(len, |hash, lane| mix(hash, lane, K[0]));
+    joined ^ joined >> 32
+}
+
+/// Binds a number to a value. Never what two unwritten words hold.
+fn tag(number: u64, checksum: u64) -> u64 {
+    let mixed = mix(mix(K[3], number, K[1]), checksum, K[2]);
+    (mixed ^ mixed >> 32) | 1
+}
+
+/// A whole slot: its checksum and a cell were right when it was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    words: Arc<[u64]>,
+    number: View,
+    /// Which cell has the number.
+    cell: u8,
+}
+
+impl Slot {
+    /// A new value.
+    ///
+    /// # Panics
+    /// If it does not fit a slot.
+    pub(crate) fn new(limits: &Limits, number: View, entry: &Entry, scratch: &mut Vec<u8>) -> Slot {
+        scratch.clear();
+        entry.encode(&mut Writer::new(scratch));
+        let len = scratch.len();
+        let mut words = Vec::with_capacity(HEADER + len.div_ceil(8));
+        words.extend([number.0, 0, 0, 0, 0, entry.viewstamp.op.0, len as u64]);
+        let mut chunks = scratch.chunks_exact(8);
+        words.extend((&mut chunks).map(|c| u64::from_le_bytes(c.try_into().expect("eight"))));
+        if !chunks.remainder().is_empty() {
+            let mut last = [0; 8];
+            last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+            words.push(u64::from_le_bytes(last));
+        }
+        assert!(words.len() <= limits.slot_words as usize, "the entry fits a slot");
+        words[CHECKSUM] = checksum(words[OP], words[LEN], &words[HEADER..]);
+        words[1] = tag(number.0, words[CHECKSUM]);
+        Slot { words: words.into(), number, cell: 0 }
+    }
+
+    /// How many words a slot uses that begins with this header, if it can be this operation's.
+    pub(crate) fn extent(limits: &Limits, op: OpNumber, header: &[u64]) -> Option<usize> {
+        let words = HEADER + usize::try_from(header[LEN]).ok()?.div_ceil(8);
+        let fits = header[LEN] >= LEAST && words <= limits.slot_words as usize;
+        (fits && header[OP] == op.0).then_some(words)
+    }
+
+    /// The slot in these words, if it is whole and this operation's.
+    pub(crate) fn parse(limits: &Limits, op: OpNumber, words: &[u64]) -> Option<Slot> {
+        let words = &words[..Slot::extent(limits, op, words)?];
+        if words[CHECKSUM] != checksum(words[OP], words[LEN], &words[HEADER..]) {
+            return None;
+        }
+        let counts =
+            |cell: &usize| words[CELL * cell + 1] == tag(words[CELL * cell], words[CHECKSUM]);
+        let cell = (0..2).filter(counts).max_by_key(|cell| words[CELL * cell])?;
+        let number = View(words[CELL * cell]);
+        Some(Slot { words: words.into(), number, cell: cell as u8 })
+    }
+
+    /// As [`Slot::parse`], for defects that let more pass.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn parse_with(
+        bug: Option<crate::Bug>,
+        limits: &Limits,
+        op: OpNumber,
+        words: &[u64],
+    ) -> Option<Slot> {
+        let slots = u64::from(limits.slots);
+        match bug {
+            Some(crate::Bug::LapIgnored) if words[OP] % slots == op.0 % slots => {
+                Slot::parse(limits, OpNumber(words[OP]), words)
+            }
+            Some(crate::Bug::ChecksumIgnored) => {
+                let words = &words[..Slot::extent(limits, op, words)?];
+                let cell = usize::from(words[CELL] > words[0]);
+                let number = View(words[CELL * cell]);
+                Some(Slot { words: words.into(), number, cell: cell as u8 })
+            }
+            _ => Slot::parse(limits, op, words),
+        }
+    }
+
+    pub(crate) fn number(&self) -> View {
+        self.number
+    }
+
+    /// The same value under another number.
+    pub(crate) fn renumbered(&self, number: View) -> Slot {
+        let mut words: Vec<u64> = self.words.to_vec();
+        words[..CHECKSUM].copy_from_slice(&[number.0, tag(number.0, self.value()), 0, 0]);
+        Slot { words: words.into(), number, cell: 0 }
+    }
+
+    /// What to write so that this slot has another number, and at which of its words.
+    pub(crate) fn renumbering(&self, number: View) -> (u32, [u64; 2]) {
+        let cell = u32::from(1 - self.cell);
+        (cell * CELL as u32, [number.0, tag(number.0, self.value())])
+    }
+
+    pub(crate) fn words(&self) -> &Arc<[u64]> {
+        &self.words
+    }
+
+    /// Tells values of one operation apart.
+    pub(crate) fn value(&self) -> u64 {
+        self.words[CHECKSUM]
+    }
+
+    pub(crate) fn viewstamp(&self) -> Viewstamp {
+        Viewstamp::new(View(self.words[HEADER]), OpNumber(self.words[HEADER + 1]))
+    }
+
+    pub(crate) fn previous(&self) -> Viewstamp {
+        Viewstamp::new(View(self.words[HEADER + 2]), OpNumber(self.words[HEADER + 3]))
+    }
+
+    /// What the value's proposer knew to be decided: FUO - 1.
+    pub(crate) fn decided(&self) -> OpNumber {
+        OpNumber(self.words[HEADER + 4])
+    }
+
+    /// The value.
+    ///
+    /// # Panics
+    /// If it is no entry: the checksum says that a leader wrote it as it is.
+    pub(crate) fn entry(&self) -> Entry {
+        let mut bytes: Vec<u8> = Vec::with_capacity(self.words.len() * 8);
+        self.words[HEADER..].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        bytes.truncate(self.words[LEN] as usize);
+        Entry::from_bytes(Bytes::from(bytes)).expect("a whole slot holds an entry")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smr::Content;
+
+    fn entry(op: u64, view: u64) -> Entry {
+        Entry {
+            viewstamp: Viewstamp::new(View(view), OpNumber(op)),
+            previous: Viewstamp::new(View(view), OpNumber(op - 1)),
+            commit: OpNumber(op - 1),
+            durable: Viewstamp::default(),
+            content: Content::ViewStart,
+        }
+    }
+
+    #[test]
+    fn a_slot_is_whole_or_nothing() {
+        let limits = Limits::tiny();
+        let slot = Slot::new(&limits, View(3), &entry(20, 2), &mut Vec::new());
+        let mut words = slot.words().to_vec();
+        words.resize(limits.slot_words as usize, 0);
+        let whole = Slot::parse(&limits, OpNumber(20), &words).expect("whole");
+        assert_eq!(whole.entry(), entry(20, 2));
+        assert_eq!((whole.number(), whole.decided()), (View(3), OpNumber(19)));
+        assert!(Slot::parse(&limits, OpNumber(36), &words).is_none(), "a former lap's");
+        for index in (0..slot.words().len()).filter(|index| !(2..4).contains(index)) {
+            let mut torn = words.clone();
+            torn[index] ^= 1 << (index % 64);
+            assert!(Slot::parse(&limits, OpNumber(20), &torn).is_none(), "word {index}");
+        }
+        for number in [9, 11, 12] {
+            let now = Slot::parse(&limits, OpNumber(20), &words).expect("whole");
+            let (at, cell) = now.renumbering(View(number));
+            for part in 0..2 {
+                let mut torn = words.clone();
+                torn[at as usize + part] = cell[part];
+                let kept = Slot::parse(&limits, OpNumber(20), &torn).expect("whole");
+                assert_eq!(kept.number(), now.number(), "the old number counts until then");
+            }
+            words[at as usize..][..2].copy_from_slice(&cell);
+            let again = Slot::parse(&limits, OpNumber(20), &words).expect("whole");
+            assert_eq!((again.number(), again.value()), (View(number), slot.value()));
+        }
+    }
+
+    #[test]
+    fn a_number_belongs_to_one_value() {
+        let limits = Limits::tiny();
+        let old = Slot::new(&limits, View(3), &entry(20, 2), &mut Vec::new());
+        let new = Slot::new(&limits, View(9), &entry(20, 9), &mut Vec::new());
+        // Every subset of the words of a write over an accepted value.
+        for subset in 0_u32..1 << old.words().len() {
+            let pick = |index: usize| {
+                let from = if subset >> index & 1 == 1 { &new } else { &old };
+                from.words()[index]
+            };
+            let mut words: Vec<u64> = (0..old.words().len()).map(pick).collect();
+            words.resize(limits.slot_words as usize, 0);
+            if let Some(slot) = Slot::parse(&limits, OpNumber(20), &words) {
+                let expected = if slot.value() == old.value() { 3 } else { 9 };
+                assert_eq!(slot.number(), View(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_unique_and_grow() {
+        let first = next_number(View(0), 1, ReplicaId(0));
+        let other = next_number(View(0), 2, ReplicaId(0));
+        let third = next_number(other, 1, ReplicaId(2));
+        assert!(first < other && other < third && third.primary() == ReplicaId(2));
+    }
+
+    #[test]
+    fn heads_survive_their_word() {
+        let head = Head { head: OpNumber(1 << 39), base: OpNumber((1 << 39) - 5) };
+        assert_eq!(Head::unpack(head.pack()), head);
+    }
+}

@@ -1,0 +1,73 @@
+//! Permission management ([Mu] 5.2), the side of the log's owner: requests are served one at a
+//! time, in the order of their requesters' ids, and each at most once.
+
+use fabric::GrantNumber;
+use smr::{MAX_REPLICAS, ReplicaId};
+
+use crate::event::{Memory, Operation, Purpose};
+use crate::layout::{self, BOARD, REQUESTS};
+use crate::replica::{Out, Replica};
+
+#[derive(Debug, Default)]
+pub(crate) struct Permissions {
+    /// By requester: the last request that was served, or passed over.
+    served: [u64; MAX_REPLICAS as usize],
+    /// A switch is under way, for this request.
+    switching: Option<u64>,
+}
+
+/// A permission request: unique among all of its requester's lives.
+pub(crate) fn request(life: u64, count: u32) -> u64 {
+    life << 32 | u64::from(count)
+}
+
+/// Binds a request to its grant: the two words of an acknowledgement may come apart.
+pub(crate) fn seal(request: u64, grant: GrantNumber) -> u64 {
+    request ^ grant.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn life_of(request: u64) -> u64 {
+    request >> 32
+}
+
+impl<M: Memory> Replica<M> {
+    pub(crate) fn serve_requests(&mut self, out: &mut Out) {
+        if self.permissions.switching.is_some() || self.installing() {
+            return;
+        }
+        let mut requests = [0; MAX_REPLICAS as usize];
+        let requests = &mut requests[..usize::from(self.config.replicas)];
+        self.memory.load(BOARD, REQUESTS, requests);
+        for (id, &mut request) in (0..).map(ReplicaId).zip(requests) {
+            let served = self.permissions.served[id.index()];
+            let is_former = life_of(request) < self.peers[id.index()].life.0;
+            if request == 0 || request == served || is_former || !self.may_grant(id) {
+                continue;
+            }
+            self.permissions.served[id.index()] = request;
+            self.permissions.switching = Some(request);
+            let words = layout::log_words(self.limits());
+            self.post(Purpose::Grant, id, 0, Operation::Grant { to: id, words }, out);
+            return;
+        }
+    }
+
+    /// A replica that lost its memory grants to the leader that brings it back alone.
+    fn may_grant(&self, to: ReplicaId) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::GrantWhileRecovering) {
+            return true;
+        }
+        self.recovery.as_ref().is_none_or(|recovery| recovery.leader() == Some(to))
+    }
+
+    /// The switch is done, or was refused: then the requester asks again.
+    pub(crate) fn on_granted(&mut self, to: ReplicaId, grant: Option<GrantNumber>, out: &mut Out) {
+        let request = self.permissions.switching.take().expect("one switch at a time");
+        if let Some(grant) = grant {
+            let words = [grant.0, seal(request, grant)];
+            self.write_board(Purpose::Ack, to, layout::ack_of(self.me), &words, out);
+        }
+        self.serve_requests(out);
+    }
+}

@@ -1,0 +1,399 @@
+//! One replica: its state, and which sub-protocol handles which input.
+
+use alloc::vec::Vec;
+
+use fabric::{Completion, GrantNumber, Place, Status as Ended};
+use smr::contract::{Input, Output, Protocol, Recovered, Report, Role, To, Trust};
+use smr::{
+    Durability, Entry, Incarnation, Now, OpNumber, Outputs, Refusal, ReplicaId, View, Viewstamp,
+};
+
+use crate::attempt::{Follower, Lead, LeadState};
+use crate::config::{Config, Limits};
+use crate::event::{Effect, Event, Memory, Operation, Purpose, Ticket};
+use crate::join::Recovery;
+use crate::layout::{self, BOARD, HEAD, Head, LIFE, LOG, Slot};
+use crate::message::Message;
+use crate::permission::Permissions;
+use crate::recent::Recent;
+use crate::replay::Replay;
+use crate::rounds::Rounds;
+use crate::transfer::{Checkpoints, Transfer};
+
+/// The replica's output list.
+pub(crate) type Out = Vec<Output<Message, Effect>>;
+
+/// What the background plane knows of a replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// The newest life known, from messages or from anybody's board.
+    pub(crate) life: Incarnation,
+    /// [Mu] 5.1.
+    pub(crate) score: u8,
+    pub(crate) alive: bool,
+    pub(crate) heartbeat: u64,
+    /// A read of its heartbeat is under way.
+    pub(crate) reading: bool,
+    /// Its log head, as read last.
+    pub(crate) head: Head,
+}
+
+/// A replica of a group that runs Mu.
+#[derive(Debug)]
+pub struct Replica<M> {
+    pub(crate) config: Config,
+    pub(crate) me: ReplicaId,
+    pub(crate) memory: M,
+    /// The highest number seen: as leader the own one.
+    pub(crate) view: View,
+    pub(crate) view_changed_at: u64,
+    /// The last operation executed; all that was executed is decided.
+    pub(crate) executed: Viewstamp,
+    /// What this replica's board says of its log.
+    pub(crate) published: Head,
+    pub(crate) recent: Recent,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) followers: Vec<Follower>,
+    pub(crate) lead: Lead,
+    pub(crate) permissions: Permissions,
+    pub(crate) replay: Replay,
+    pub(crate) rounds: Rounds,
+    pub(crate) recovery: Option<Recovery>,
+    pub(crate) transfer: Option<Transfer>,
+    pub(crate) checkpoints: Checkpoints,
+    /// This replica's heartbeat.
+    pub(crate) heartbeat: u64,
+    /// When the background plane acts next, in [`Now::micros`].
+    pub(crate) tick_at: u64,
+    pub(crate) dropped: u64,
+    /// Space for slots read from the own memory.
+    pub(crate) scratch: Vec<u64>,
+}
+
+/// The background plane's state, for operators and checkers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// By replica: the pull-score ([Mu] 5.1), 0 to 15; the own one is 15.
+    pub scores: Vec<u8>,
+    /// The replica that this one takes for the leader.
+    pub leader: ReplicaId,
+    /// By replica: it is a confirmed follower of this leader.
+    pub confirmed: Vec<bool>,
+    /// The oldest operation that this replica can bring others up to date from.
+    pub tail: OpNumber,
+    /// Whether it lost its memory and does not vote yet.
+    pub recovering: bool,
+}
+
+impl<M: Memory> Replica<M> {
+    /// A replica that has not been started: the first input must be `Start`.
+    ///
+    /// # Panics
+    /// If the configuration has a number out of its range.
+    pub fn new(config: Config, memory: M) -> Replica<M> {
+        config.check();
+        let me = config.identity.replica;
+        let replicas = usize::from(config.replicas);
+        let peer = Peer {
+            life: Incarnation(0),
+            score: crate::detector::MOST,
+            alive: true,
+            heartbeat: 0,
+            reading: false,
+            head: Head::default(),
+        };
+        let mut peers = alloc::vec![peer; replicas];
+        peers[me.index()].life = config.identity.incarnation;
+        Replica {
+            me,
+            memory,
+            view: View::default(),
+            view_changed_at: 0,
+            executed: Viewstamp::default(),
+            published: Head::default(),
+            recent: Recent::new(Viewstamp::default(), config.limits.kept),
+            peers,
+            followers: alloc::vec![Follower::default(); replicas],
+            lead: Lead::default(),
+            permissions: Permissions::default(),
+            replay: Replay::default(),
+            rounds: Rounds::default(),
+            recovery: None,
+            transfer: None,
+            checkpoints: Checkpoints::default(),
+            heartbeat: 0,
+            tick_at: 0,
+            dropped: 0,
+            scratch: alloc::vec![0; config.limits.slot_words as usize],
+            config,
+        }
+    }
+
+    /// The background plane's state.
+    pub fn status(&self) -> Status {
+        Status {
+            scores: self.peers.iter().map(|peer| peer.score).collect(),
+            leader: self.leader(),
+            confirmed: self.followers.iter().map(Follower::is_confirmed).collect(),
+            tail: self.recent.base(),
+            recovering: self.recovery.is_some(),
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// A majority ([Mu] A.2, "quorum").
+    pub(crate) fn quorum(&self) -> usize {
+        usize::from(self.config.replicas) / 2 + 1
+    }
+
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = ReplicaId> + use<M> {
+        (0..self.config.replicas).map(ReplicaId)
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn bug(&self, bug: crate::Bug) -> bool {
+        self.config.bug == Some(bug)
+    }
+
+    /// The slot in these words, if it is whole and this operation's.
+    pub(crate) fn parse(&self, op: OpNumber, words: &[u64]) -> Option<Slot> {
+        #[cfg(feature = "planted-bugs")]
+        return Slot::parse_with(self.config.bug, self.limits(), op, words);
+        #[cfg(not(feature = "planted-bugs"))]
+        Slot::parse(self.limits(), op, words)
+    }
+
+    fn start(&mut self, now: Now, recovered: &Recovered, out: &mut Out) {
+        let base = recovered.checkpoint.unwrap_or_default();
+        self.view = base.view;
+        self.view_changed_at = now.micros;
+        self.set_state(base);
+        self.checkpoints.written = base;
+        let life = self.config.identity.incarnation;
+        self.store(LIFE, life.0, out);
+        self.store(layout::known_of(self.me), life.0, out);
+        self.publish(out);
+        self.tick_at = now.micros;
+        self.lead.retry_at = now.micros;
+        // In `memory` a restart forgets what was promised and accepted.
+        if recovered.trust != Trust::New {
+            self.recovery = Some(Recovery::new(now));
+        }
+    }
+
+    /// The executor holds the state at `position`, and the log nothing of it.
+    pub(crate) fn set_state(&mut self, position: Viewstamp) {
+        self.executed = position;
+        self.recent = Recent::new(position, self.limits().kept);
+        self.published = Head { head: position.op, base: position.op };
+        self.replay.forget(position.op);
+    }
+
+    /// Executes the next decided operation.
+    pub(crate) fn execute(&mut self, entry: alloc::sync::Arc<Entry>, out: &mut Out) {
+        assert_eq!(entry.previous, self.executed, "decided values follow each other");
+        self.executed = entry.viewstamp;
+        out.push(Output::Execute(entry));
+    }
+
+    /// Says how far this replica has executed ([Mu] 5.3). What a leader's own log does not hold yet
+    /// it does not claim.
+    pub(crate) fn publish(&mut self, out: &mut Out) {
+        let mut head = self.executed.op;
+        if self.lead.state == LeadState::Leading {
+            head = head.min(self.followers[self.me.index()].acked);
+        }
+        self.published.head = self.published.head.max(head);
+        self.store(HEAD, self.published.pack(), out);
+    }
+
+    /// Takes note of a replica's life. True if it is the newest known.
+    pub(crate) fn meet(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        life: Incarnation,
+        out: &mut Out,
+    ) -> bool {
+        if replica == self.me {
+            return life <= self.config.identity.incarnation;
+        }
+        let known = &mut self.peers[replica.index()].life;
+        if life > *known {
+            let former = core::mem::replace(known, life);
+            self.store(layout::known_of(replica), life.0, out);
+            if former != Incarnation(0) {
+                self.forget_life(now, replica, out);
+            }
+            return true;
+        }
+        life == *known
+    }
+
+    fn on_completed(&mut self, now: Now, completion: Completion, words: &[u64], out: &mut Out) {
+        let ticket = Ticket::unpack(completion.id);
+        let ok = completion.status == Ended::Ok;
+        match ticket.purpose {
+            Purpose::Pulse => self.on_pulse(now, ticket.peer, ok, words, out),
+            Purpose::Grant => self.on_granted(ticket.peer, completion.grant, out),
+            Purpose::Ack => {}
+            _ if self.followers[ticket.peer.index()].lease != ticket.lease => {}
+            _ => self.on_step(now, ticket, completion.status, words, out),
+        }
+    }
+
+    fn look(&mut self, now: Now, out: &mut Out) {
+        self.serve_requests(out);
+        if self.lead.state == LeadState::Following {
+            self.replay(out);
+        } else {
+            self.collect_grants(out);
+            self.watch_heads(out);
+        }
+        self.check_recovered(now);
+    }
+
+    pub(crate) fn store(&self, offset: u32, value: u64, out: &mut Out) {
+        out.push(Output::Effect(Effect::Store { offset, value }));
+    }
+
+    pub(crate) fn post(
+        &self,
+        purpose: Purpose,
+        peer: ReplicaId,
+        argument: u64,
+        operation: Operation,
+        out: &mut Out,
+    ) {
+        let lease = self.followers[peer.index()].lease;
+        let id = Ticket { purpose, peer, lease, argument }.pack();
+        out.push(Output::Effect(Effect::Post(id, operation)));
+    }
+
+    /// Writes a word of a follower's log under its grant.
+    pub(crate) fn write_log(
+        &self,
+        purpose: Purpose,
+        to: ReplicaId,
+        offset: u32,
+        value: u64,
+        out: &mut Out,
+    ) {
+        let under = self.followers[to.index()].grant;
+        let to_place = Place { process: to, region: LOG, offset };
+        let operation = Operation::Write { to: to_place, under, words: [value, 0], count: 1 };
+        self.post(purpose, to, value & ((1 << 40) - 1), operation, out);
+    }
+
+    /// Writes words of a replica's board.
+    pub(crate) fn write_board(
+        &self,
+        purpose: Purpose,
+        to: ReplicaId,
+        offset: u32,
+        words: &[u64],
+        out: &mut Out,
+    ) {
+        let mut both = [0; 2];
+        both[..words.len()].copy_from_slice(words);
+        let to_place = Place { process: to, region: BOARD, offset };
+        let (under, count) = (GrantNumber(0), words.len() as u8);
+        let operation = Operation::Write { to: to_place, under, words: both, count };
+        self.post(purpose, to, 0, operation, out);
+    }
+
+    pub(crate) fn send(&self, to: ReplicaId, message: Message, out: &mut Out) {
+        out.push(Output::Send(To::One(to), message));
+    }
+}
+
+impl<M: Memory> Protocol for Replica<M> {
+    type Message = Message;
+    type Event = Event;
+    type Effect = Effect;
+
+    fn step(&mut self, now: Now, input: Input<Message, Event>, out: &mut Outputs<Self>) {
+        match input {
+            Input::Start(recovered) => self.start(now, &recovered, out),
+            Input::Message { from, incarnation, message } => {
+                self.on_message(now, from, incarnation, message, out);
+            }
+            Input::Request(request) => self.on_request(now, request, out),
+            Input::Read(read) => self.on_read(now, read, out),
+            Input::Flush => {} // nothing is written that could be hurried
+            Input::Stored(_) => unreachable!("nothing is stored in durability `memory`"),
+            Input::CheckpointWritten { position, .. } => self.on_checkpoint_written(position),
+            Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),
+            Input::StateInstalled(position) => self.on_state_installed(position, out),
+            Input::Timeout => self.tick(now, out),
+            Input::Event(Event::Look) => self.look(now, out),
+            Input::Event(Event::Completed { completion, words }) => {
+                self.on_completed(now, completion, &words, out);
+            }
+        }
+        assert!(self.executed.op <= self.recent.last().op, "what was executed is known");
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        Some(self.tick_at)
+    }
+
+    fn admission(&self) -> Result<(), Refusal> {
+        if self.is_open() {
+            return Ok(());
+        }
+        match self.role() {
+            Role::StateLost => Err(Refusal::StateLost),
+            Role::Recovering => Err(Refusal::Recovering),
+            _ => Err(Refusal::NotPrimary),
+        }
+    }
+
+    fn view(&self) -> View {
+        self.view
+    }
+
+    fn durable(&self) -> Viewstamp {
+        Viewstamp::default()
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            role: self.role(),
+            durability: Durability::Memory,
+            view: self.view,
+            op: self.recent.last(),
+            commit: self.executed.op,
+            disk: Viewstamp::default(),
+            durable: Viewstamp::default(),
+            checkpoint: self.checkpoints.written,
+            lag_bytes: 0,
+            lag_since: 0,
+            forgetful: false,
+            rolled_back: 0,
+            risky_elections: 0,
+            view_changed_at: self.view_changed_at,
+            dropped: self.dropped,
+        }
+    }
+}
+
+impl<M: Memory> Replica<M> {
+    /// Whether requests are taken: this replica leads, and its first entry is decided.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lead.state == LeadState::Leading && self.executed.op >= self.lead.start
+    }
+
+    fn role(&self) -> Role {
+        match &self.recovery {
+            Some(recovery) if recovery.is_hopeless() => Role::StateLost,
+            Some(_) => Role::Recovering,
+            None if self.is_open() => Role::Primary,
+            None if self.lead.state == LeadState::Following => Role::Backup,
+            None => Role::ViewChange,
+        }
+    }
+}

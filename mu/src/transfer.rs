@@ -1,0 +1,195 @@
+//! State transfer: a replica fetches a checkpoint of another one, piece by piece, and puts it in
+//! place of its state when it is complete ([Mu] 5.4: from a follower).
+//!
+//! Invariant: while a checkpoint is being installed nothing is executed, no permission is switched,
+//! and this replica does not stand for the lead.
+
+use smr::contract::Output;
+use smr::{CheckpointChunk, Now, OpNumber, ReplicaId, Viewstamp};
+
+use crate::attempt::LeadState;
+use crate::event::Memory;
+use crate::message::Message;
+use crate::replica::{Out, Replica};
+
+/// How often one piece is asked for before the transfer is given up.
+const TRIES: u32 = 10;
+
+/// A checkpoint on its way to this replica.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    from: ReplicaId,
+    above: OpNumber,
+    position: Option<Viewstamp>,
+    offset: u64,
+    retry_at: u64,
+    tries: u32,
+    installing: bool,
+}
+
+/// The checkpoints that this replica writes for others.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    /// The newest that is complete.
+    pub(crate) written: Viewstamp,
+    writing: Option<Viewstamp>,
+}
+
+impl<M: Memory> Replica<M> {
+    /// Whether the executor's state is being replaced.
+    pub(crate) fn installing(&self) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| transfer.installing)
+    }
+
+    /// Whom a replica should ask: rather a follower than this leader.
+    pub(crate) fn checkpoint_source(&self, asker: ReplicaId) -> ReplicaId {
+        let serves = |id: &ReplicaId| {
+            *id != self.me && *id != asker && self.followers[id.index()].is_confirmed()
+        };
+        self.replicas().find(serves).unwrap_or(self.me)
+    }
+
+    /// A leader cannot bring this replica up to date.
+    pub(crate) fn on_need_state(
+        &mut self,
+        now: Now,
+        above: OpNumber,
+        source: ReplicaId,
+        out: &mut Out,
+    ) {
+        if above > self.executed.op && self.lead.state == LeadState::Following {
+            self.start_transfer(now, source, above, out);
+        }
+    }
+
+    pub(crate) fn start_transfer(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        above: OpNumber,
+        out: &mut Out,
+    ) {
+        if self.transfer.is_some() || from == self.me || from.0 >= self.config.replicas {
+            return;
+        }
+        let retry_at = now.micros + self.config.timing.retry;
+        let (position, offset, tries, installing) = (None, 0, 0, false);
+        let transfer = Transfer { from, above, position, offset, retry_at, tries, installing };
+        self.transfer = Some(transfer);
+        self.send(from, Message::FetchState { position, offset, above }, out);
+    }
+
+    pub(crate) fn transfer_tick(&mut self, now: Now, out: &mut Out) {
+        let retry = self.config.timing.retry;
+        let Some(transfer) = &mut self.transfer else { return };
+        if transfer.installing || now.micros < transfer.retry_at {
+            return;
+        }
+        transfer.tries += 1;
+        if transfer.tries > TRIES {
+            self.transfer = None;
+            return;
+        }
+        transfer.retry_at = now.micros + retry;
+        let (from, position) = (transfer.from, transfer.position);
+        let (offset, above) = (transfer.offset, transfer.above);
+        self.send(from, Message::FetchState { position, offset, above }, out);
+    }
+
+    pub(crate) fn on_fetch_state(
+        &mut self,
+        to: ReplicaId,
+        position: Option<Viewstamp>,
+        offset: u64,
+        above: OpNumber,
+        out: &mut Out,
+    ) {
+        if self.recovery.is_some() || self.installing() {
+            return; // any other replica's state is decided
+        }
+        let written = self.checkpoints.written;
+        if position.is_some() {
+            out.push(Output::ReadCheckpoint { to, position, offset });
+        } else if written.op >= above && written.op.0 > 0 {
+            out.push(Output::ReadCheckpoint { to, position: Some(written), offset });
+        } else if self.executed.op >= above && self.checkpoints.writing.is_none() {
+            self.checkpoints.writing = Some(self.executed);
+            out.push(Output::WriteCheckpoint(self.executed)); // the other asks again
+        }
+    }
+
+    /// A later position than the one asked for will do.
+    pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
+        if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
+            assert!(position.op <= self.executed.op, "a checkpoint holds what is decided");
+            self.checkpoints = Checkpoints { written: position, writing: None };
+        }
+    }
+
+    pub(crate) fn on_checkpoint_chunk(
+        &mut self,
+        to: ReplicaId,
+        chunk: Option<CheckpointChunk>,
+        out: &mut Out,
+    ) {
+        let message = chunk.map_or(Message::StateGone, Message::StateChunk);
+        self.send(to, message, out);
+    }
+
+    pub(crate) fn on_state_chunk(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        chunk: CheckpointChunk,
+        out: &mut Out,
+    ) {
+        let retry = self.config.timing.retry;
+        let Some(transfer) = &mut self.transfer else { return };
+        let expected = transfer.position.unwrap_or(chunk.position);
+        if transfer.installing
+            || from != transfer.from
+            || chunk.position != expected
+            || chunk.offset != transfer.offset
+            || chunk.bytes.is_empty()
+        {
+            return; // a duplicate, or of another attempt
+        }
+        if chunk.position.op <= self.executed.op || self.lead.state != LeadState::Following {
+            self.transfer = None;
+            return;
+        }
+        transfer.position = Some(chunk.position);
+        transfer.offset += chunk.bytes.len() as u64;
+        transfer.tries = 0;
+        transfer.retry_at = now.micros + retry;
+        let (position, offset, above) = (chunk.position, transfer.offset, transfer.above);
+        let total = chunk.total;
+        out.push(Output::SaveChunk(chunk));
+        if offset < total {
+            let position = Some(position);
+            self.send(from, Message::FetchState { position, offset, above }, out);
+            return;
+        }
+        transfer.installing = true;
+        self.checkpoints.writing = None;
+        out.push(Output::InstallState(position));
+    }
+
+    pub(crate) fn on_state_gone(&mut self, from: ReplicaId) {
+        if self.transfer.as_ref().is_some_and(|t| t.from == from && !t.installing) {
+            self.transfer = None;
+        }
+    }
+
+    pub(crate) fn on_state_installed(&mut self, position: Option<Viewstamp>, out: &mut Out) {
+        let transfer = self.transfer.take().expect("a transfer was being installed");
+        assert!(transfer.installing && self.lead.state == LeadState::Following);
+        let Some(position) = position else { return };
+        assert!(position.op > self.executed.op, "a transfer never goes back");
+        self.set_state(position);
+        self.view = self.view.max(position.view);
+        self.checkpoints = Checkpoints { written: position, writing: None };
+        self.publish(out);
+        self.serve_requests(out);
+    }
+}
