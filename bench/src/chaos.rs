@@ -18,14 +18,11 @@ use serde::Serialize;
 use crate::checked::{CheckedLoad, CheckedOptions, Recorded};
 use crate::checker;
 use crate::history::History;
-use crate::loss::{LossLoad, LossOptions, Losses};
+use crate::loss::{LossLoad, LossOptions, Losses, SYNC_EVERY};
 use crate::status::{Group, Status};
 
 /// How long a group may take to become whole, and to acknowledge a write.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Where a crash may take something back, one client in so many asks for durable answers.
-const SYNC_EVERY: usize = 5;
 
 /// What is done in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -177,7 +174,11 @@ pub fn run(options: &ChaosOptions) -> Result<ChaosReport> {
             sync_every: SYNC_EVERY,
         });
         let rounds = run_rounds(options, &group, &mut load)?;
-        return Ok(loss_report(options, durability, rounds, load.finish()?));
+        let mut losses = load.finish()?;
+        if options.fault == Fault::KillOthers {
+            losses.require_told();
+        }
+        return Ok(loss_report(options, durability, rounds, losses));
     }
     let mut checked = CheckedOptions::new(group.addresses.clone());
     checked.clients = options.clients;
@@ -192,6 +193,8 @@ pub fn run(options: &ChaosOptions) -> Result<ChaosReport> {
 trait Load {
     /// Acknowledged operations may be lost from here on.
     fn crash(&mut self);
+    /// The group is whole again.
+    fn resume(&mut self);
     /// Watches for the first acknowledged write from now on, by a replica other than this.
     fn watch(&self, except: Option<usize>) -> Instant;
     /// Waits for that write.
@@ -200,6 +203,8 @@ trait Load {
 
 impl Load for CheckedLoad {
     fn crash(&mut self) {}
+
+    fn resume(&mut self) {}
 
     fn watch(&self, except: Option<usize>) -> Instant {
         CheckedLoad::watch(self, except)
@@ -213,6 +218,10 @@ impl Load for CheckedLoad {
 impl Load for LossLoad {
     fn crash(&mut self) {
         LossLoad::crash(self);
+    }
+
+    fn resume(&mut self) {
+        LossLoad::resume(self);
     }
 
     fn watch(&self, _: Option<usize>) -> Instant {
@@ -261,44 +270,58 @@ fn round(
         }
         _ => primary,
     };
+    let mut paused = None;
     let hit: Vec<&Status> = match options.fault {
         Fault::KillAll => statuses.iter().collect(),
         Fault::KillOthers => {
-            signal(&statuses[replica], Signal::STOP)?;
+            paused = Some(Paused::new(&statuses[replica])?);
             statuses.iter().filter(|status| status.pid != statuses[replica].pid).collect()
         }
         _ => vec![&statuses[replica]],
     };
-    let signal_to_send = match options.fault {
-        Fault::PausePrimary => Signal::STOP,
-        _ => Signal::KILL,
-    };
-    for status in &hit {
-        signal(status, signal_to_send)?;
+    if options.fault == Fault::PausePrimary {
+        paused = Some(Paused::new(&statuses[replica])?);
+    } else {
+        for status in &hit {
+            signal(status, Signal::KILL)?;
+        }
     }
     load.crash();
     let except = (options.fault != Fault::KillAll).then_some(replica);
     let hit_at = load.watch(except);
-    let gap = if options.fault == Fault::KillOthers {
-        let gap = load.gap(PATIENCE);
-        signal(&statuses[replica], Signal::CONT)?;
-        gap
-    } else if options.fault == Fault::PausePrimary {
+    if options.fault == Fault::PausePrimary {
         let pause = Duration::from_secs_f64(options.pause);
         std::thread::sleep(pause.saturating_sub(hit_at.elapsed()));
-        // The paused one must be woken, whatever became of the others.
-        signal(&statuses[replica], Signal::CONT)?;
-        load.gap(PATIENCE)
-    } else {
-        load.gap(PATIENCE)
-    }?;
+        paused = None;
+    }
+    let gap = load.gap(PATIENCE)?;
+    drop(paused);
     wait_until_back(options, group, &hit)?;
+    load.resume();
     Ok(Round {
         replica,
         role: statuses[replica].role.clone(),
         gap_ms: gap.as_secs_f64() * 1e3,
         whole_ms: hit_at.elapsed().as_secs_f64() * 1e3,
     })
+}
+
+/// A replica that stands still until this is dropped, whatever becomes of the others.
+struct Paused<'a>(&'a Status);
+
+impl<'a> Paused<'a> {
+    fn new(status: &'a Status) -> Result<Paused<'a>> {
+        signal(status, Signal::STOP)?;
+        Ok(Paused(status))
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = signal(self.0, Signal::CONT) {
+            eprintln!("{error:#}");
+        }
+    }
 }
 
 fn signal(status: &Status, signal: Signal) -> Result<()> {

@@ -9,6 +9,7 @@
 mod figures;
 mod group;
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +19,14 @@ use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use lockstep_client::load::{self, Load};
-use lockstep_client::{Client, Options};
+use lockstep_client::{Client, MAX_NATIVE_CLIENTS, Options};
 use serde::Serialize;
 
 use group::Group;
+
+/// Between measurements, so that the disk ends what one group has left it before the next is
+/// measured.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -35,13 +40,39 @@ pub enum Part {
     Share,
     /// Puts one by one and in batches (Figure 4-11)
     Batched,
+    /// The primary's disk stands still for 50 ms in every second (EMULATED), and does not
+    Stall,
+}
+
+impl Part {
+    /// Whether it has a measurement of such a group.
+    fn wants(self, mode: Mode, stalls: bool) -> bool {
+        match self {
+            Part::Ratios | Part::Clients => !stalls,
+            Part::Share => !stalls && mode == Mode::Lazy,
+            Part::Batched => !stalls && mode != Mode::Memory,
+            Part::Stall => mode != Mode::Memory,
+        }
+    }
+
+    /// The groups that it needs.
+    fn kinds(self) -> impl Iterator<Item = (Mode, bool)> {
+        let modes = [Mode::Memory, Mode::Lazy, Mode::Sync];
+        let kinds = modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
+        kinds.filter(move |&(mode, stalls)| self.wants(mode, stalls))
+    }
 }
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct LazyOptions {
-    /// Which parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "ratios,clients,share,batched")]
+    /// Which parts. What a crash takes is measured by the command for chaos, with `kill-all`
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "ratios,clients,share,batched,stall"
+    )]
     pub parts: Vec<Part>,
     /// Microseconds that each forced write takes longer than the disk needs (EMULATED); 0 is the
     /// disk as it is
@@ -65,17 +96,17 @@ pub struct LazyOptions {
     /// Where figures go; made if missing
     #[arg(long, default_value = "lazy-figures")]
     pub out: PathBuf,
-    /// Where the replicas keep their data, on the disk to be measured; emptied afterwards [default:
-    /// in the directory of the figures]
+    /// Where the replicas keep their data, on the disk to be measured, in a new directory that is
+    /// removed afterwards [default: in the directory of the figures]
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// The groups use 20 ports from here on
+    /// The groups use 24 ports from here on
     #[arg(long, default_value_t = 7600)]
     pub port: u16,
 }
 
 /// What an acknowledgement means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Mode {
     Memory,
@@ -112,12 +143,23 @@ struct Point {
     mode: Mode,
     /// Added to each forced write, in microseconds.
     emulated_disk_us: u64,
+    /// The primary's disk stands still now and then.
+    emulated_stalls: bool,
     shape: Shape,
     puts_per_second: f64,
     mean_us: f64,
     p50_us: u64,
     p99_us: u64,
     p999_us: u64,
+    max_us: u64,
+}
+
+/// A group that is measured.
+struct Subject {
+    mode: Mode,
+    disk_us: u64,
+    stalls: bool,
+    group: Group,
 }
 
 /// Runs the parts, writes figures and JSON, and prints the table.
@@ -126,9 +168,15 @@ struct Point {
 /// If a group does not serve, a put fails, or a file cannot be written.
 pub fn run(options: &LazyOptions) -> Result<()> {
     ensure!(options.seconds > 0.0 && options.rounds > 0, "there is nothing to measure");
+    ensure!(
+        options.clients.iter().all(|clients| (1..=MAX_NATIVE_CLIENTS).contains(clients)),
+        "--clients must be between 1 and {MAX_NATIVE_CLIENTS}, the most that a replica takes"
+    );
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
-    let data = options.dir.clone().unwrap_or_else(|| options.out.join("data"));
+    let above = options.dir.as_ref().unwrap_or(&options.out);
+    let data = above.join(format!("lockstep-bench-{}", std::process::id()));
+    ensure!(!data.exists(), "{} is there already: remove it", data.display());
     let bar = progress(options);
     let mut points = Vec::new();
     for &disk in &options.disks {
@@ -144,34 +192,48 @@ pub fn run(options: &LazyOptions) -> Result<()> {
 }
 
 fn on_disk(options: &LazyOptions, disk: u64, data: &Path, bar: &ProgressBar) -> Result<Vec<Point>> {
-    let modes = [Mode::Memory, Mode::Lazy, Mode::Sync];
-    let mut groups = Vec::new();
-    for (port, mode) in (options.port..).step_by(6).zip(modes) {
-        groups.push((mode, Group::start(mode.name(), port, disk, &data.join(mode.name()))?));
-    }
+    let (stalling, others): (Vec<Part>, Vec<Part>) =
+        options.parts.iter().partition(|&&part| part == Part::Stall);
     let mut points = Vec::new();
-    for &part in &options.parts {
-        let rounds = if part == Part::Ratios { options.rounds } else { 1 };
-        for shape in shapes(options, part) {
-            for _ in 0..rounds {
-                for (mode, group) in &groups {
-                    let wanted = match part {
-                        Part::Ratios | Part::Clients => true,
-                        Part::Share => *mode == Mode::Lazy,
-                        Part::Batched => *mode != Mode::Memory,
-                    };
-                    if wanted {
-                        bar.set_message(format!("{} {shape:?}", mode.name()));
-                        let mut point = measure(group, shape, options.seconds)?;
-                        (point.part, point.mode, point.emulated_disk_us) = (part, *mode, disk);
-                        points.push(point);
-                        bar.inc(1);
-                    }
-                }
+    for parts in [others, stalling] {
+        let kinds: BTreeSet<_> = parts.iter().flat_map(|part| part.kinds()).collect();
+        let mut subjects = Vec::new();
+        for (port, (mode, stalls)) in (options.port..).step_by(6).zip(kinds) {
+            let directory = data.join(format!("{}-{port}", mode.name()));
+            let group = Group::start(mode.name(), port, disk, stalls, &directory)?;
+            subjects.push(Subject { mode, disk_us: disk, stalls, group });
+        }
+        for part in parts {
+            measure_part(options, part, &subjects, bar, &mut points)?;
+        }
+        drop(subjects);
+        std::fs::remove_dir_all(data).ok();
+    }
+    Ok(points)
+}
+
+fn measure_part(
+    options: &LazyOptions,
+    part: Part,
+    subjects: &[Subject],
+    bar: &ProgressBar,
+    points: &mut Vec<Point>,
+) -> Result<()> {
+    for shape in shapes(options, part) {
+        for _ in 0..rounds(options, part) {
+            let wanted = subjects.iter().filter(|subject| part.wants(subject.mode, subject.stalls));
+            for subject in wanted {
+                bar.set_message(format!("{} {shape:?}", subject.mode.name()));
+                points.push(measure(part, subject, shape, options.seconds)?);
+                bar.inc(1);
             }
         }
     }
-    Ok(points)
+    Ok(())
+}
+
+fn rounds(options: &LazyOptions, part: Part) -> usize {
+    if part == Part::Ratios { options.rounds } else { 1 }
 }
 
 /// The loads of a part.
@@ -195,17 +257,13 @@ fn shapes(options: &LazyOptions, part: Part) -> Vec<Shape> {
             let batched = Shape { batch: 100, ..single };
             [single, batched].into_iter().flat_map(sized).collect()
         }
+        Part::Stall => vec![Shape { clients: 20, ..one }],
     }
 }
 
 fn progress(options: &LazyOptions) -> ProgressBar {
-    let modes = |part| match part {
-        Part::Ratios => 3 * options.rounds,
-        Part::Clients => 3,
-        Part::Share => 1,
-        Part::Batched => 2,
-    };
-    let all = options.parts.iter().map(|&part| shapes(options, part).len() * modes(part));
+    let count = |part| shapes(options, part).len() * part.kinds().count() * rounds(options, part);
+    let all = options.parts.iter().map(|&part| count(part));
     let bar = ProgressBar::new((all.sum::<usize>() * options.disks.len()) as u64);
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -214,10 +272,10 @@ fn progress(options: &LazyOptions) -> ProgressBar {
     bar.with_style(style.expect("a constant"))
 }
 
-fn measure(group: &Group, shape: Shape, seconds: f64) -> Result<Point> {
+fn measure(part: Part, subject: &Subject, shape: Shape, seconds: f64) -> Result<Point> {
     let mut clients = Vec::new();
     for _ in 0..shape.clients {
-        clients.push(Client::connect(group.peers(), Options::default())?);
+        clients.push(Client::connect(subject.group.peers(), Options::default())?);
     }
     let load = Load {
         outstanding: shape.outstanding,
@@ -230,19 +288,25 @@ fn measure(group: &Group, shape: Shape, seconds: f64) -> Result<Point> {
     // The first quarter warms up.
     run_load(&mut clients, &load, |_| {})?;
     let load = Load { duration: Duration::from_secs_f64(seconds), ..load };
-    let mut latencies = Histogram::<u64>::new(3)?;
+    // Microseconds, up to a minute.
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000, 3)?;
     let tally = run_load(&mut clients, &load, |micros| latencies.saturating_record(micros))?;
     let puts = tally.answered as f64 * shape.batch as f64;
+    clients[0].session().flush().context("what was put does not become durable")?;
+    drop(clients);
+    std::thread::sleep(PAUSE);
     Ok(Point {
-        part: Part::Ratios,
-        mode: Mode::Lazy,
-        emulated_disk_us: 0,
+        part,
+        mode: subject.mode,
+        emulated_disk_us: subject.disk_us,
+        emulated_stalls: subject.stalls,
         shape,
         puts_per_second: puts / tally.elapsed.as_secs_f64(),
         mean_us: latencies.mean(),
         p50_us: latencies.value_at_quantile(0.5),
         p99_us: latencies.value_at_quantile(0.99),
         p999_us: latencies.value_at_quantile(0.999),
+        max_us: latencies.max(),
     })
 }
 

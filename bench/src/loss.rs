@@ -19,6 +19,9 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::watch::Watch;
 
+/// One client in so many asks for durability `sync`, if nobody wants it otherwise.
+pub const SYNC_EVERY: usize = 5;
+
 /// How long a client waits for an answer before it calls the outcome unknown: longer than a replica
 /// is stopped, whose clients are to hear what it has to say then.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,6 +29,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(2);
 /// How long the last reads may take.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
+/// What is acknowledged is durable after this long at the latest, however slow the disk and busy
+/// the machine: far more than the pause of the log, far less than for ever.
+const LATEST: u64 = 5_000_000_000;
+/// Of so many lost appends some were seen by connections that outlived the crash, where there are
+/// any.
+const MANY: u64 = 20;
 /// At most so many violations are told.
 const MOST_TOLD: usize = 10;
 
@@ -51,6 +60,8 @@ struct Append {
     op: u64,
     /// It was reported to be durable.
     durable: bool,
+    /// When it was asked for.
+    invoked: u64,
     /// When its acknowledgement came.
     completed: u64,
 }
@@ -79,6 +90,14 @@ impl Shared {
     fn key(&self, client: usize) -> String {
         format!("{}:{client}", self.prefix)
     }
+}
+
+/// A crash of the group. Times are those of [`Shared::now`].
+#[derive(Clone, Copy, Debug)]
+struct Crash {
+    at: u64,
+    /// When the group was whole again; what is asked for from then on is not this crash's to take.
+    resumed: Option<u64>,
 }
 
 /// What one crash took.
@@ -110,6 +129,15 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Some connections have outlived the crashes: of those that lost something, some must have
+    /// been told so.
+    pub fn require_told(&mut self) {
+        if self.told == 0 && self.operations() >= MANY {
+            let text = "nobody was told of a loss: the run proves nothing";
+            self.violations.push(text.to_owned());
+        }
+    }
+
     /// Acknowledged appends that are missing.
     pub fn operations(&self) -> u64 {
         self.crashes.iter().map(|taken| taken.operations).sum()
@@ -120,7 +148,7 @@ impl Losses {
 pub struct LossLoad {
     shared: Arc<Shared>,
     clients: Vec<JoinHandle<Recording>>,
-    crashes: Vec<u64>,
+    crashes: Vec<Crash>,
 }
 
 impl LossLoad {
@@ -145,7 +173,15 @@ impl LossLoad {
 
     /// The group crashes now.
     pub fn crash(&mut self) {
-        self.crashes.push(self.shared.now());
+        self.crashes.push(Crash { at: self.shared.now(), resumed: None });
+    }
+
+    /// The group is whole again.
+    pub fn resume(&mut self) {
+        let now = self.shared.now();
+        for crash in self.crashes.iter_mut().filter(|crash| crash.resumed.is_none()) {
+            crash.resumed = Some(now);
+        }
     }
 
     /// Starts watching for the first acknowledged write from now on.
@@ -193,6 +229,7 @@ impl LossLoad {
             judge.client(client, client.is_multiple_of(sync_every), &appends, &list);
         }
         judge.check_suffixes();
+        judge.check_proof();
         judge.losses.violations.truncate(MOST_TOLD);
         Ok(judge.losses)
     }
@@ -204,7 +241,7 @@ type Cut = (Option<u64>, Option<u64>);
 struct Judge<'a> {
     losses: Losses,
     cuts: BTreeMap<u64, Cut>,
-    crashes: &'a [u64],
+    crashes: &'a [Crash],
 }
 
 impl Judge<'_> {
@@ -233,19 +270,38 @@ impl Judge<'_> {
             if sync || append.durable {
                 self.broken(format!("client {client}: durable, and lost: {append:?}"));
             }
-            let crash = self.crashes.iter().position(|&at| at >= append.completed);
-            match crash.and_then(|index| Some((self.losses.crashes.get_mut(index)?, index))) {
-                Some((taken, index)) => {
-                    taken.operations += 1;
-                    let ms = (self.crashes[index] - append.completed) as f64 / 1e6;
-                    taken.ms = taken.ms.max(ms);
-                }
-                // Acknowledged while the processes were being killed.
-                None if !self.crashes.is_empty() => {
-                    self.losses.crashes.last_mut().expect("one each").operations += 1;
-                }
-                None => self.broken(format!("lost without a crash: {append:?}")),
+            self.attribute(append);
+        }
+    }
+
+    /// Finds the crash that took a lost append.
+    fn attribute(&mut self, append: &Append) {
+        let next = self.crashes.iter().position(|crash| crash.at >= append.completed);
+        let before = next.unwrap_or(self.crashes.len()).checked_sub(1);
+        let index = match (next, before) {
+            (Some(next), _) => next,
+            // Its acknowledgement was on its way when the crash came, or when a replica woke.
+            (None, Some(before))
+                if self.crashes[before].resumed.is_none_or(|at| append.invoked < at) =>
+            {
+                before
             }
+            _ => return self.broken(format!("lost without a crash: {append:?}")),
+        };
+        let early = self.crashes[index].at.saturating_sub(append.completed);
+        let taken = &mut self.losses.crashes[index];
+        taken.operations += 1;
+        taken.ms = taken.ms.max(early as f64 / 1e6);
+        if early > LATEST {
+            let seconds = LATEST / 1_000_000_000;
+            self.broken(format!("acknowledged {seconds} s before the crash, and lost: {append:?}"));
+        }
+    }
+
+    /// Promises that nobody was given have not been tested.
+    fn check_proof(&mut self) {
+        if self.losses.acknowledged_durable == 0 {
+            self.broken("no durable append was acknowledged: the run proves nothing".to_owned());
         }
     }
 
@@ -337,7 +393,7 @@ fn append(
                 other => Err(format!("no viewstamp: {other:?}")),
             };
             let (view, op, durable) = (field(1)?, field(3)?, field(5)? == 1);
-            Ok(Append { number: next, connection: 0, view, op, durable, completed })
+            Ok(Append { number: next, connection: 0, view, op, durable, invoked, completed })
         }
         [Value::Error(text), ..] | [_, Value::Error(text)] => {
             let text = String::from_utf8_lossy(text);
@@ -380,21 +436,59 @@ mod tests {
     use super::*;
 
     fn append(number: u64, connection: u64, op: u64) -> Append {
-        Append { number, connection, view: 1, op, durable: false, completed: number * 1_000_000 }
+        let completed = number * 1_000_000;
+        let invoked = completed - 1;
+        Append { number, connection, view: 1, op, durable: false, invoked, completed }
     }
 
     fn judged(sync: bool, appends: &[Append], list: &[u64]) -> Losses {
-        let losses = Losses { crashes: vec![Taken::default()], ..Losses::default() };
-        let mut judge = Judge { losses, cuts: BTreeMap::new(), crashes: &[4_000_000] };
+        judged_by(&[Crash { at: 4_000_000, resumed: Some(8_000_000) }], sync, appends, list)
+    }
+
+    fn judged_by(crashes: &[Crash], sync: bool, appends: &[Append], list: &[u64]) -> Losses {
+        let losses = Losses { crashes: vec![Taken::default(); crashes.len()], ..Losses::default() };
+        let mut judge = Judge { losses, cuts: BTreeMap::new(), crashes };
         judge.client(1, sync, appends, list);
         judge.check_suffixes();
         judge.losses
     }
 
     #[test]
+    fn a_loss_that_no_crash_explains_is_noticed() {
+        let explained = |crashes: &[Crash], lost: Append| {
+            let losses = judged_by(crashes, false, &[lost], &[]);
+            assert!(losses.violations.len() <= 1, "{:?}", losses.violations);
+            losses.violations.is_empty()
+        };
+        let crash = |at, resumed: u64| Crash { at, resumed: (resumed > 0).then_some(resumed) };
+        assert!(!explained(&[], append(3, 1, 5)));
+        assert!(explained(&[crash(4_000_000, 8_000_000)], append(3, 1, 5)));
+        // On its way when the crash came; asked for when all was well again.
+        assert!(explained(&[crash(4_000_000, 8_000_000)], append(7, 1, 5)));
+        assert!(!explained(&[crash(4_000_000, 8_000_000)], append(9, 1, 5)));
+        assert!(explained(&[crash(4_000_000, 0)], append(9, 1, 5)));
+        let next = |at| [crash(4_000_000, 8_000_000), crash(at, 0)];
+        assert!(explained(&next(10_000_000), append(9, 1, 5)));
+        assert!(!explained(&next(LATEST + 10_000_000), append(9, 1, 5)), "it was durable by then");
+    }
+
+    #[test]
+    fn a_run_that_gave_no_promise_proves_nothing() {
+        let mut judge = Judge { losses: Losses::default(), cuts: BTreeMap::new(), crashes: &[] };
+        judge.check_proof();
+        assert_eq!(judge.losses.violations.len(), 1);
+        let taken = Taken { operations: MANY, ms: 1.0 };
+        for (told, violations) in [(0, 1), (1, 0)] {
+            let mut losses = Losses { crashes: vec![taken], told, ..Losses::default() };
+            losses.require_told();
+            assert_eq!(losses.violations.len(), violations);
+        }
+    }
+
+    #[test]
     fn a_lost_suffix_is_counted_and_not_a_violation() {
-        let appends = [append(1, 1, 5), append(2, 1, 6), append(3, 1, 7), append(4, 2, 6)];
-        let losses = judged(false, &appends[..3], &[1]);
+        let appends = [append(1, 1, 5), append(2, 1, 6), append(3, 1, 7)];
+        let losses = judged(false, &appends, &[1]);
         assert_eq!(losses.crashes, [Taken { operations: 2, ms: 2.0 }]);
         assert!(losses.violations.is_empty(), "{:?}", losses.violations);
     }

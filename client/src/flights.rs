@@ -98,6 +98,12 @@ impl Flights {
         }
     }
 
+    /// All who wait.
+    pub fn open(&self) -> impl Iterator<Item = &Flight> {
+        let writes = self.writes.iter().filter(|slot| slot.open).map(|slot| &slot.flight);
+        writes.chain(self.reads.values().filter_map(|(flight, _)| flight.as_ref()))
+    }
+
     /// Takes out all who wait.
     pub fn abandon(&mut self, mut each: impl FnMut(Flight)) {
         self.expire(u64::MAX, &mut each);

@@ -29,6 +29,7 @@ pub use options::{OnLoss, Options, Terms};
 pub use resp::Value;
 pub use session::{Answer, Done, Loss, Session, Ticket};
 pub use smr::{Durability, GroupId, OpNumber, View, Viewstamp};
+pub use wire::MAX_NATIVE_CLIENTS;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/client.md")]

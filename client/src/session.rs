@@ -14,15 +14,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
 use smr::{Durability, GroupId, Now, OpNumber, Outcome, Refusal, ReplicaId, Reply, Viewstamp};
-use wire::{Frame, Hello, Kind, MAX_PAYLOAD};
+use wire::{Frame, Hello, Kind, LONGEST_BODY};
 
 use crate::flights::{Flight, Flights};
 use crate::link::{Link, Own};
 use crate::options::{OnLoss, Options, Terms};
 use crate::{Error, clock, identity, search};
 
-/// What travels must fit into a frame, with an entry's own bytes.
-const LONGEST_BODY: usize = MAX_PAYLOAD - (64 << 10);
 /// Second answers that nobody fetches are dropped beyond this many, the oldest first.
 const MAX_AGAIN: usize = 1 << 16;
 /// A session whose next request is refused as out of order for so long is forgotten, in
@@ -383,11 +381,12 @@ impl Session {
         }
         let mut frames = std::mem::take(&mut self.frames);
         let link = &mut self.links[index];
-        let greeted = link.hello.is_some();
+        let replica = |link: &Link| link.hello.as_ref().map(|hello| hello.identity.replica);
+        let before = replica(link);
         if let Err(why) = link.read(self.own, now.micros, &mut frames) {
             link.lose(now.micros, &why);
         }
-        if !greeted {
+        if replica(&self.links[index]) != before {
             self.route();
         }
         for frame in frames.drain(..) {
@@ -402,6 +401,7 @@ impl Session {
 
     /// Notes which replicas answer where.
     fn route(&mut self) {
+        self.routes.fill(None);
         for (index, link) in self.links.iter().enumerate() {
             let replica = link.hello.as_ref().map(|hello| hello.identity.replica);
             if let Some(route) = replica.and_then(|r: ReplicaId| self.routes.get_mut(r.index())) {
@@ -535,11 +535,13 @@ impl Session {
     /// # Errors
     /// Its own; [`Error::UnknownTicket`] for one that was fetched before or is not of this session.
     pub fn wait(&mut self, ticket: Ticket) -> Result<Answer, Error> {
+        let mut open = None;
         loop {
             if let Some(index) = self.done.iter().position(|done| done.ticket == ticket) {
                 return self.done.remove(index).expect("just found").result;
             }
-            if self.unanswered == 0 || ticket.0 > self.last_ticket {
+            // One that is open ends in `done`.
+            if !*open.get_or_insert_with(|| self.is_open(ticket)) {
                 return Err(Error::UnknownTicket);
             }
             // Answers to others do not keep it from waiting.
@@ -551,6 +553,11 @@ impl Session {
             }
             polled?;
         }
+    }
+
+    fn is_open(&self, ticket: Ticket) -> bool {
+        let waiting = self.writes.iter().chain(&self.reads).map(|waiting| &waiting.flight);
+        self.flights.open().chain(waiting).any(|flight| flight.ticket == ticket)
     }
 
     /// Waits until everything that was answered so far is durable: no crash with disks intact takes

@@ -135,7 +135,11 @@ fn deadlines_and_bounds() {
     assert_eq!(outcomes.iter().filter(|&&o| o == Outcome::Unknown).count(), 32);
     assert!(outcomes[32..].iter().all(|&outcome| outcome == Outcome::NotExecuted));
     assert!(matches!(client.wait(tickets[0]), Err(Error::UnknownTicket)));
-    let huge = bytes::Bytes::from(vec![0; wire::MAX_PAYLOAD]);
+    // One that was fetched is not waited for while others are open.
+    let patient = Terms { deadline: None, ..terms };
+    client.submit_on(&batch, patient).expect("submitted");
+    assert!(matches!(client.wait(tickets[1]), Err(Error::UnknownTicket)));
+    let huge = bytes::Bytes::from(vec![0; wire::LONGEST_BODY + 1]);
     assert!(matches!(client.session().submit(huge, terms), Err(Error::TooLong { .. })));
     let options = Options { connect: Duration::from_millis(300), ..Options::default() };
     let nowhere = Client::connect(&["127.0.0.1:1"], options).map(|_| ());
@@ -381,6 +385,9 @@ fn nonsense_is_refused() {
     assert!(attempt(0x7000_0001, &|raw| raw.frame(Kind::Client, b"\x07")));
     assert!(attempt(0x7000_0002, &|raw| raw.frame(Kind::Replica, b"")));
     assert!(attempt(0x7000_0003, &|raw| raw.read(id(0x7000_0004), 1, b"")));
+    // It fits into a client's frame, and what carries it among replicas would fit into none.
+    let long = vec![0; wire::LONGEST_BODY + 1];
+    assert!(attempt(0x7000_0007, &|raw| raw.read(raw.client, 1, &long)));
     assert!(attempt(3, &|_| Vec::new()), "a replica's id is no client's");
     // A newer connection of the same client takes the older one's place.
     let mut older = Raw::connect(address, 0x7000_0005);

@@ -1,5 +1,4 @@
-//! The disk of one replica: its identity, its log, its checkpoints. Synchronous code; the threads
-//! are the node's.
+//! The disk of one replica: its identity, its log, its checkpoints.
 //!
 //! ```text
 //! DATA/lock                      held while a process uses the directory

@@ -1,5 +1,5 @@
-//! The files of the log: numbered segments, and spares for the next ones: retired segments, or files
-//! of zeros that are written ahead. Where no spare is ready, space is only allocated.
+//! The files of the log: numbered segments, and spares for the next ones: retired segments, or
+//! files of zeros that are written ahead. Where no spare is ready, space is only allocated.
 //!
 //! Invariant: one spare is the reserve. Only a batch without entries (a trim, a truncation, a view)
 //! may begin a segment in it, so that a full disk never keeps the group from freeing space.

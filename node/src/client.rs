@@ -305,8 +305,17 @@ impl<S> Client<S> {
     /// Begins to drain if that is called for. Returns whether the connection stays open.
     pub fn drain(&mut self) -> bool {
         let told = self.answers.loss == Loss::Told && !self.ended;
-        self.draining = self.draining || told && self.stream.shutdown(Shutdown::Write).is_ok();
+        if !self.draining && told && self.stream.shutdown(Shutdown::Write).is_ok() {
+            self.draining = true;
+            self.forget_input();
+        }
         self.draining
+    }
+
+    /// What was read is not taken any more.
+    pub fn forget_input(&mut self) {
+        self.consume(self.input.len());
+        self.missing = 0;
     }
 
     /// What to wait for.

@@ -157,10 +157,11 @@ impl Disk {
         }
     }
 
-    /// Has what is queued written without delay.
+    /// Has what is queued written without delay. What is being written already needs no hurry, and
+    /// what comes later has not asked for it.
     pub fn hurry(&self) {
         let mut state = lock(&self.shared.0);
-        if self.paced && !state.hurry {
+        if self.paced && !state.hurry && !state.queue.is_empty() {
             state.hurry = true;
             drop(state);
             self.shared.1.notify_one();

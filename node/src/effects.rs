@@ -45,7 +45,7 @@ impl<F: Face> Node<F> {
     pub(crate) fn send(&mut self, to: To, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
         match self.peers.send(to, kind, payload) {
             Ok(dropped) => self.gateway.counters.dropped_frames += dropped,
-            // Requests are bounded well below a frame. An answer may be too long: see `reply`.
+            // Requests are bounded well below a frame, and answers by `fit`.
             Err(_) => self.gateway.counters.dropped_frames += 1,
         }
     }
@@ -56,13 +56,7 @@ impl<F: Face> Node<F> {
         if gateway == u32::from(self.options.replica.0) {
             return self.on_reply(reply);
         }
-        if let Outcome::Done { body, .. } = &mut reply.outcome
-            && body.len() > wire::MAX_PAYLOAD - 64
-        {
-            // It fits into no frame. Without its bytes the gateway reports that they are missing;
-            // without any reply it would ask for ever.
-            body.clear();
-        }
+        fit(&mut reply);
         if gateway >= FIRST_CLIENT {
             self.gateway.counters.dropped_frames += u64::from(!self.peers.reply(&reply));
         } else {
@@ -231,5 +225,46 @@ impl<F: Face> Node<F> {
     pub(crate) fn snapshot_again(&mut self) {
         let position = self.host.restore().checkpoint_begin();
         self.begin_snapshot(position);
+    }
+}
+
+/// Takes an answer out of its reply that fits into no frame. Without its bytes the gateway reports
+/// that they are missing; without any reply it would ask for ever.
+fn fit(reply: &mut Reply) {
+    if let Outcome::Done { body, .. } = &mut reply.outcome
+        && body.len() > wire::MAX_PAYLOAD - Reply::OVERHEAD
+    {
+        body.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use smr::{ClientId, GroupId, OpNumber, RequestNumber, View};
+    use wire::{Header, encode_frame};
+
+    use super::*;
+
+    #[test]
+    fn the_longest_answer_fits_and_a_longer_one_is_taken_out() {
+        let longest = wire::MAX_PAYLOAD - Reply::OVERHEAD;
+        for (length, left) in [(longest, longest), (longest + 1, 0)] {
+            let position = Viewstamp::new(View(1), OpNumber(1));
+            let mut reply = Reply {
+                client: ClientId { gateway: 1, incarnation: Incarnation(1) },
+                number: RequestNumber(1),
+                read: true,
+                view: View(1),
+                durable: position,
+                outcome: Outcome::Done { position, body: Bytes::from(vec![0; length]) },
+            };
+            fit(&mut reply);
+            let Outcome::Done { body, .. } = &reply.outcome else { unreachable!() };
+            assert_eq!(body.len(), left);
+            let (kind, group, from) = (Kind::Reply, GroupId(1), ReplicaId(0));
+            let header = Header { kind, group, from, incarnation: Incarnation(1) };
+            encode_frame(&mut Vec::new(), &header, |out| reply.encode(out)).expect("it fits");
+        }
     }
 }

@@ -19,8 +19,6 @@ use crate::held::{Held, MAX_BARRIERS};
 
 /// A batch is sent at once when it has this many bytes.
 const BATCH_BYTES: usize = 512 << 10;
-/// What travels must fit into a frame, with an entry's own bytes.
-const LONGEST_BODY: usize = wire::MAX_PAYLOAD - (64 << 10);
 /// A batch is sent at once when it has this many commands.
 const BATCH_COMMANDS: usize = 16 << 10;
 /// A batch is sent at once when its answer will have about this many bytes.
@@ -89,6 +87,8 @@ pub(crate) enum End {
     /// Executed at this position.
     Answered(Viewstamp, Bytes),
     Failed(Failure),
+    /// Executed at this position, and not durable in time.
+    Late(Viewstamp),
     /// It only asked whether something is durable.
     Durable(bool),
 }
@@ -244,7 +244,7 @@ impl Gateway {
         }
         batch.expected += answers.estimate();
         push(&mut batch.body);
-        assert!(batch.body.len() <= LONGEST_BODY, "the face bounds its commands");
+        assert!(batch.body.len() <= wire::LONGEST_BODY, "the face bounds its commands");
         // A read in the log is a write to those behind it.
         let counted = if logged { Lane::Write } else { Lane::Read };
         let (place, generation) = (answers.place, answers.generation);
@@ -508,6 +508,8 @@ impl Gateway {
     /// not sent goes too.
     fn lose(&mut self, after: Viewstamp, dropped: &[RequestNumber]) {
         let mut gone = Vec::new();
+        // Their numbers are used again.
+        self.flying_writes.retain(|flight| !flight.answered);
         for &number in dropped {
             self.errand = self.errand.filter(|&errand| errand != number);
             self.held.on_barrier(number);
@@ -522,6 +524,8 @@ impl Gateway {
         self.writes.durable = false;
         gone.append(&mut self.writes.routes);
         self.held.lose(after.op, &mut gone);
+        // The barriers behind them may be gone.
+        self.held.wanted |= self.flying_writes.iter().any(|flight| flight.durable);
         let flights = [&self.flying_writes, &self.flying_reads, &self.relogged];
         let flights = flights.into_iter().flatten().flat_map(|flight| &flight.routes);
         let rest = flights.chain(&self.reads.routes).chain(self.held.routes());
@@ -573,6 +577,11 @@ impl Gateway {
             }
         }
         None
+    }
+
+    /// A connection is closed: what it has asked about the disk, perhaps for ever, needs no answer.
+    pub fn forget(&mut self, place: u32, generation: u32) {
+        self.held.forget(place, generation);
     }
 
     /// When [`Gateway::timeout`] or [`Gateway::expire`] has something to do, in [`Now::micros`].

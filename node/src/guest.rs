@@ -11,12 +11,9 @@ use std::net::TcpStream;
 
 use smr::request::MAX_OUTSTANDING;
 use smr::{ClientId, ClientMessage, Outcome, Reply, RequestNumber};
-use wire::{Frame, Header, Kind, encode_frame};
+use wire::{Frame, Header, Kind, LONGEST_BODY, encode_frame};
 
 use crate::poll::{Interest, Poll, Token};
-
-/// The most native clients that are connected at a time, each with one file descriptor.
-pub const MAX_NATIVE_CLIENTS: usize = 256;
 
 /// Answers that wait to be sent beyond this many bytes stop the reading of requests.
 const OUTPUT_SOFT: usize = 1 << 20;
@@ -28,6 +25,8 @@ const READ_BYTES: usize = 8 << 20;
 const FEW_READS: usize = 4;
 /// What is expected of the first answers, in bytes.
 const FIRST_ESTIMATE: usize = READ_BYTES / 8;
+/// More is not taken while what is under way has this many bytes together.
+const UNDER_WAY_BYTES: usize = 16 << 20;
 /// Requests and reads under way; the client machine has at most half as many.
 const MAX_UNDER_WAY: usize = 2 * MAX_OUTSTANDING as usize;
 /// A request that a deposed primary has dropped is never answered: it is not counted any more after
@@ -36,16 +35,25 @@ const FORGOTTEN: u64 = 5_000_000;
 /// A buffer's memory is given back above this.
 const KEEP_BYTES: usize = 1 << 20;
 
+/// A request or read that is not answered.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    /// In [`smr::Now::micros`].
+    since: u64,
+    bytes: usize,
+}
+
 /// A native client's connection, beside its stream.
 pub(crate) struct Guest {
     pub client: ClientId,
     output: Vec<u8>,
     sent: usize,
     interest: Interest,
-    /// What was handed to the host (whether it is a read, its number) and not answered, and when,
-    /// in [`smr::Now::micros`].
-    under_way: BTreeMap<(bool, RequestNumber), u64>,
+    /// What was handed to the host (whether it is a read, its number) and not answered.
+    under_way: BTreeMap<(bool, RequestNumber), UnderWay>,
     reads: usize,
+    /// Of all bodies under way.
+    bytes: usize,
     /// About how many bytes the answer to a read has.
     estimate: usize,
     /// Frames may be waiting in the reader.
@@ -63,6 +71,7 @@ impl Guest {
             interest: Interest::READ,
             under_way: BTreeMap::new(),
             reads: 0,
+            bytes: 0,
             estimate: FIRST_ESTIMATE,
             paused: false,
             listed: false,
@@ -77,7 +86,9 @@ impl Guest {
     /// Whether requests may be taken.
     pub fn is_open(&self) -> bool {
         let coming = self.reads * self.estimate;
-        self.pending() <= OUTPUT_SOFT && (self.reads < FEW_READS || coming <= READ_BYTES)
+        self.pending() <= OUTPUT_SOFT
+            && self.bytes <= UNDER_WAY_BYTES
+            && (self.reads < FEW_READS || coming <= READ_BYTES)
     }
 
     /// What a frame says, taken at `now`, in [`smr::Now::micros`].
@@ -89,16 +100,16 @@ impl Guest {
         if message.client() != self.client {
             return Err("it changes its name");
         }
-        let key = match &message {
-            ClientMessage::Request { request, .. } => (false, request.number),
-            ClientMessage::Read { request, .. } => (true, request.number),
-        };
-        if self.under_way.insert(key, now).is_none() {
-            self.reads += usize::from(key.0);
+        let (key, bytes) = key(&message);
+        if bytes > LONGEST_BODY {
+            return Err("a request is too long");
         }
+        self.end(key);
+        self.under_way.insert(key, UnderWay { since: now, bytes });
+        self.reads += usize::from(key.0);
+        self.bytes += bytes;
         if self.under_way.len() > MAX_UNDER_WAY {
-            self.under_way.retain(|_, &mut since| since + FORGOTTEN > now);
-            self.reads = self.under_way.keys().filter(|(read, _)| *read).count();
+            self.forget(now);
             if self.under_way.len() > MAX_UNDER_WAY {
                 return Err("it has too many requests under way");
             }
@@ -106,13 +117,30 @@ impl Guest {
         Ok(message)
     }
 
+    /// A message that was taken goes no further: it is as if it had not come.
+    pub fn drop_message(&mut self, message: &ClientMessage) {
+        self.end(key(message).0);
+    }
+
+    /// What is under way for too long is not counted any more.
+    pub fn forget(&mut self, now: u64) {
+        self.under_way.retain(|_, under_way| under_way.since + FORGOTTEN > now);
+        self.reads = self.under_way.keys().filter(|(read, _)| *read).count();
+        self.bytes = self.under_way.values().map(|under_way| under_way.bytes).sum();
+    }
+
+    fn end(&mut self, key: (bool, RequestNumber)) {
+        if let Some(UnderWay { bytes, .. }) = self.under_way.remove(&key) {
+            self.reads -= usize::from(key.0);
+            self.bytes -= bytes;
+        }
+    }
+
     /// Queues a reply. `false` if the client must be given up, since it does not fetch its answers.
     pub fn answer(&mut self, header: &Header, reply: &Reply) -> bool {
-        if self.under_way.remove(&(reply.read, reply.number)).is_some() && reply.read {
-            self.reads -= 1;
-        }
+        self.end((reply.read, reply.number));
         let before = self.output.len();
-        // An answer that fits into no frame was taken out of the reply.
+        // It fits: the node takes out an answer that does not (`effects::fit`).
         if encode_frame(&mut self.output, header, |out| reply.encode(out)).is_err() {
             return false;
         }
@@ -151,5 +179,60 @@ impl Guest {
             self.interest = wanted;
         }
         Ok(())
+    }
+}
+
+/// What a message is known by while it is under way, and how long its body is.
+fn key(message: &ClientMessage) -> ((bool, RequestNumber), usize) {
+    match message {
+        ClientMessage::Request { request, .. } => ((false, request.number), request.body.len()),
+        ClientMessage::Read { request, .. } => ((true, request.number), request.body.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use smr::{GroupId, Incarnation, OpNumber, ReadRequest, ReplicaId, View, Viewstamp};
+
+    use super::*;
+
+    const CLIENT: ClientId = ClientId { gateway: wire::FIRST_CLIENT, incarnation: Incarnation(1) };
+
+    fn header(kind: Kind) -> Header {
+        let (group, from) = (GroupId(1), ReplicaId(0));
+        Header { kind, group, from, incarnation: CLIENT.incarnation }
+    }
+
+    fn take(guest: &mut Guest, number: u64, bytes: usize, now: u64) -> Result<(), &'static str> {
+        let body = Bytes::from(vec![0; bytes]);
+        let request = ReadRequest { client: CLIENT, number: RequestNumber(number), body };
+        let mut payload = Vec::new();
+        ClientMessage::Read { expected: View(0), request }.encode(&mut payload);
+        let frame = Frame { header: header(Kind::Client), payload: payload.into() };
+        guest.take(frame, now).map(|_| ())
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_in_bytes_and_never_for_ever() {
+        let mut guest = Guest::new(CLIENT);
+        take(&mut guest, 1, UNDER_WAY_BYTES, 0).expect("taken");
+        assert!(guest.is_open());
+        take(&mut guest, 2, 1, 1).expect("taken");
+        take(&mut guest, 2, 1, 1).expect("sent again, counted once");
+        assert!(!guest.is_open());
+        let position = Viewstamp::new(View(1), OpNumber(1));
+        let outcome = Outcome::Done { position, body: Bytes::new() };
+        let (number, view) = (RequestNumber(2), View(1));
+        let reply = Reply { client: CLIENT, number, read: true, view, durable: position, outcome };
+        assert!(guest.answer(&header(Kind::Reply), &reply));
+        assert!(guest.is_open() && guest.bytes == UNDER_WAY_BYTES);
+        take(&mut guest, 3, 1, 2).expect("taken");
+        guest.forget(FORGOTTEN);
+        assert!(guest.is_open());
+        assert_eq!((guest.bytes, guest.reads, guest.under_way.len()), (1, 1, 1));
+        take(&mut guest, 4, LONGEST_BODY, 3).expect("one of any size is taken");
+        assert!(!guest.is_open());
+        take(&mut guest, 5, LONGEST_BODY + 1, 3).expect_err("its entry would fit into no frame");
     }
 }

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use smr::{OpNumber, RequestNumber, Viewstamp};
 
-use crate::face::Failure;
 use crate::gateway::{End, Finished, Route, Whom};
 
 /// So many barriers may be under way: with more of them answers wait less for the next one.
@@ -99,12 +98,16 @@ impl Held {
             return Some(told(self.waits.swap_remove(index).route, false));
         }
         if self.answers.front().is_some_and(|answer| answer.since + patience <= now) {
-            let routes = self.answers.pop_front().expect("just seen").routes;
-            // It was executed and may yet be lost.
-            let end = End::Failed(Failure::Unknown);
+            let Answer { routes, position, .. } = self.answers.pop_front().expect("just seen");
+            let end = End::Late(position);
             return Some(Finished { routes, whom: Whom::Patient, end });
         }
         None
+    }
+
+    /// A connection that has asked is gone.
+    pub fn forget(&mut self, place: u32, generation: u32) {
+        self.waits.retain(|wait| (wait.route.place, wait.route.generation) != (place, generation));
     }
 
     /// When [`Held::expire`] has something to do.

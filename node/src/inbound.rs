@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
-use smr::{ClientMessage, GroupId, Identity};
+use smr::{ClientMessage, GroupId, Identity, Role};
 use wire::{Frame, FrameReader, Greeting, HELLO_BYTES, Hello, MAX_PAYLOAD};
 
 use crate::clock;
@@ -64,14 +64,24 @@ impl Inbound {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return Ok(false),
             };
+            let stranger = matches!(self.speaker, Speaker::Stranger);
             if !self.take(own, arrived)? {
                 return Ok(false);
             }
-            if count < space {
+            // One that has said who it is waits until it has its place.
+            if count < space || stranger {
                 break;
             }
         }
         Ok(true)
+    }
+
+    /// The native client at the other end, if one is there.
+    pub fn guest(&mut self) -> Option<&mut Guest> {
+        match &mut self.speaker {
+            Speaker::Guest(guest) => Some(guest),
+            _ => None,
+        }
     }
 
     /// Whether the connection still stands, of one that is not read from.
@@ -111,6 +121,10 @@ impl Inbound {
                 Speaker::Stranger => {
                     if !self.greet(own, &frame)? {
                         return Ok(false);
+                    }
+                    // Nothing of a native client is taken before it has its place.
+                    if matches!(self.speaker, Speaker::Guest(_)) {
+                        return Ok(true);
                     }
                 }
             }
@@ -153,11 +167,24 @@ impl<F: Face> Node<F> {
         for frame in arrived.frames.drain(..) {
             self.on_frame(frame);
         }
+        let (full, role) = (self.status.disk_full, self.status.report.role);
         for message in arrived.requests.drain(..) {
-            self.on_client_message(message);
+            if must_wait(full, role, &message) {
+                self.peers.drop_message(&message);
+            } else {
+                self.on_client_message(message);
+            }
         }
         self.arrived = arrived;
     }
+}
+
+/// Whether a native client has to send this again later. What its requests do is not known here, so
+/// that all of them wait while the primary's disk is nearly full, but for those that only ask for
+/// durability.
+fn must_wait(disk_full: bool, role: Role, message: &ClientMessage) -> bool {
+    let ClientMessage::Request { request, .. } = message else { return false };
+    disk_full && role == Role::Primary && !request.body.is_empty()
 }
 
 /// Whether two replicas belong together.
@@ -174,4 +201,63 @@ pub(crate) fn check(own: &Hello, other: &Hello) -> Result<(), String> {
         return Err("it has another durability".to_owned());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use smr::{
+        ClientId, Durability, Incarnation, ReadRequest, ReplicaId, Request, RequestNumber, View,
+    };
+    use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, encode_frame};
+
+    use super::*;
+
+    #[test]
+    fn a_native_client_has_its_place_before_its_requests_are_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mut other = TcpStream::connect(address).expect("connected");
+        let mut inbound = Inbound::new(listener.accept().expect("accepted").0);
+        let (group, incarnation) = (GroupId(1), Incarnation(1));
+        let client = ClientId { gateway: FIRST_CLIENT, incarnation };
+        let mut bytes = Vec::new();
+        Greeting::Client { group, client }.encode(&mut bytes);
+        let number = RequestNumber(1);
+        let request = ReadRequest { client, number, body: bytes::Bytes::new() };
+        let message = ClientMessage::Read { expected: View(0), request };
+        let header = Header { kind: Kind::Client, group, from: NO_REPLICA, incarnation };
+        encode_frame(&mut bytes, &header, |out| message.encode(out)).expect("short");
+        other.write_all(&bytes).expect("sent");
+        let identity = Identity { group, replica: ReplicaId(0), incarnation };
+        let (durability, clients) = (Durability::Lazy, String::new());
+        let own = Hello { identity, replicas: 3, durability, clients };
+        let mut arrived = Arrived::default();
+        while matches!(inbound.speaker, Speaker::Stranger) {
+            assert_eq!(inbound.read(&own, &mut arrived), Ok(true));
+        }
+        assert_eq!(arrived.requests.len(), 0);
+        assert_eq!(inbound.take(&own, &mut arrived), Ok(true));
+        assert_eq!(arrived.requests.len(), 1);
+    }
+
+    #[test]
+    fn while_the_disk_of_the_primary_is_full_requests_with_a_body_wait() {
+        let client = ClientId { gateway: FIRST_CLIENT, incarnation: Incarnation(1) };
+        let number = RequestNumber(1);
+        let request = |body: &'static [u8]| {
+            let (body, oldest_unanswered) = (bytes::Bytes::from_static(body), number);
+            let request = Request { client, number, oldest_unanswered, body };
+            ClientMessage::Request { expected: View(0), durable: true, request }
+        };
+        let body = bytes::Bytes::from_static(b"GET");
+        let request_to_read = ReadRequest { client, number, body };
+        let read = ClientMessage::Read { expected: View(0), request: request_to_read };
+        assert!(must_wait(true, Role::Primary, &request(b"SET")));
+        assert!(!must_wait(true, Role::Primary, &request(b"")));
+        assert!(!must_wait(true, Role::Primary, &read));
+        assert!(!must_wait(true, Role::Backup, &request(b"SET")), "it says who leads");
+        assert!(!must_wait(false, Role::Primary, &request(b"SET")));
+    }
 }

@@ -43,7 +43,7 @@ pub use event::Event;
 pub use face::{
     ConnectionId, Counters, Desk, Face, Failure, Note, Order, PeerStatus, Status, Step,
 };
-pub use guest::MAX_NATIVE_CLIENTS;
 pub use options::{Birth, Options};
 pub use replica::{Exit, Node};
 pub use start::holds_replica;
+pub use wire::MAX_NATIVE_CLIENTS;

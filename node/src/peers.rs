@@ -10,14 +10,13 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use smr::{ClientId, Identity, ReplicaId, Reply, To};
-use wire::{FrameReader, HELLO_BYTES, Header, Hello, Kind, encode_frame};
+use smr::{ClientId, ClientMessage, Identity, ReplicaId, Reply, To};
+use wire::{FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, encode_frame};
 
 use crate::clock;
 use crate::dial::{Dialed, Dialer, notice_death};
 use crate::event::Event;
 use crate::face::{Counters, PeerStatus};
-use crate::guest::MAX_NATIVE_CLIENTS;
 use crate::inbound::{Arrived, Inbound, Speaker, check};
 use crate::poll::{Door, Interest, Poll, Token, Waker};
 use crate::slab::Slab;
@@ -33,6 +32,8 @@ const STRANGER_PATIENCE: u64 = 3_000_000;
 /// Pauses before a connection is dialed again: when it broke, and when the peer would not have us.
 const AFTER_LOSS: Duration = Duration::from_millis(1);
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
+/// What native clients have under way is looked through once in this many microseconds.
+const FORGET_PAUSE: u64 = 1_000_000;
 /// Refusals of connections that others have made are reported once in this many microseconds.
 const REPORT_PAUSE: u64 = 1_000_000;
 
@@ -67,6 +68,8 @@ pub(crate) struct Peers {
     waker: Waker,
     /// When a refusal may be reported again, in [`smr::Now::micros`].
     report_at: u64,
+    /// When native clients' requests are looked through again, in [`smr::Now::micros`].
+    forget_at: u64,
     door: Door,
     dialed: Receiver<Dialed>,
     shared: Vec<u8>,
@@ -116,6 +119,7 @@ impl Peers {
             resumable: Vec::new(),
             waker: poll.waker(),
             report_at: 0,
+            forget_at: 0,
             door: Door::new(listener, Token::Peers),
             dialed,
             shared: Vec::new(),
@@ -179,7 +183,33 @@ impl Peers {
                 link.lose(AFTER_LOSS, &mut self.events);
             }
         }
+        self.forget();
         self.flush_guests(poll);
+    }
+
+    /// Requests that are never answered do not stop their clients for ever.
+    fn forget(&mut self) {
+        let now = clock::now().micros;
+        if now < self.forget_at {
+            return;
+        }
+        self.forget_at = now + FORGET_PAUSE;
+        let places: Vec<u32> = self.guests.values().copied().collect();
+        for place in places {
+            if let Some(guest) = self.inbound.get_mut(place).and_then(Inbound::guest) {
+                guest.forget(now);
+            }
+            self.mark(place);
+        }
+    }
+
+    /// A native client's message that was taken goes no further.
+    pub fn drop_message(&mut self, message: &ClientMessage) {
+        let Some(&place) = self.guests.get(&message.client()) else { return };
+        if let Some(guest) = self.inbound.get_mut(place).and_then(Inbound::guest) {
+            guest.drop_message(message);
+        }
+        self.mark(place);
     }
 
     /// Connections that the dialers have made.
@@ -261,22 +291,30 @@ impl Peers {
         let stranger = matches!(inbound.speaker, Speaker::Stranger);
         let mut outcome = inbound.read(&self.hello, arrived);
         if stranger && outcome == Ok(true) {
-            outcome = match inbound.speaker {
-                Speaker::Stranger => Ok(true),
-                Speaker::Replica(peer) => {
-                    self.succeed(place, peer);
-                    Ok(true)
-                }
-                Speaker::Guest(ref guest) => {
-                    let client = guest.client;
-                    self.seat(place, client).map(|()| true)
-                }
-            };
+            outcome = self.introduce(place, arrived);
         }
         match outcome {
             Ok(true) => self.mark(place),
             Ok(false) => self.hang_up(place),
             Err(why) => self.refuse(place, why, counters),
+        }
+    }
+
+    /// A stranger may have said who it is.
+    fn introduce(&mut self, place: u32, arrived: &mut Arrived) -> Result<bool, String> {
+        let Some(inbound) = self.inbound.get(place) else { return Ok(true) };
+        match inbound.speaker {
+            Speaker::Stranger => Ok(true),
+            Speaker::Replica(peer) => {
+                self.succeed(place, peer);
+                Ok(true)
+            }
+            Speaker::Guest(ref guest) => {
+                let client = guest.client;
+                self.seat(place, client)?;
+                let seated = self.inbound.get_mut(place).expect("just seated");
+                seated.take(&self.hello, arrived)
+            }
         }
     }
 

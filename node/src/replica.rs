@@ -140,7 +140,8 @@ impl<F: Face> Node<F> {
         self.settle();
         self.obey();
         self.peers.flush(&self.poll);
-        self.sessions.flush(&self.poll);
+        self.sessions.flush(&self.poll, self.now);
+        self.sessions.forget_closed(&mut self.gateway);
         self.report();
         self.failure.take().map_or(Ok(()), Err)
     }

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::TcpListener;
 
@@ -19,6 +20,9 @@ use crate::slab::Slab;
 /// Bytes read from one connection in one turn, unless a command needs more.
 const READ_BYTES: usize = 64 << 10;
 
+/// So long a connection that was told of a loss may take to hear it, in microseconds.
+const DRAINING: u64 = 5_000_000;
+
 /// All clients' connections.
 pub(crate) struct Sessions<F: Face> {
     pub face: F,
@@ -30,6 +34,10 @@ pub(crate) struct Sessions<F: Face> {
     shared: Vec<u8>,
     dirty: Vec<u32>,
     stalled: Vec<u32>,
+    /// Those that drain, with their generations, and when they are closed, in [`Now::micros`].
+    draining: VecDeque<(u32, u32, u64)>,
+    /// Those that were closed with commands unanswered, with their generations.
+    closed: Vec<(u32, u32)>,
     pub orders: Vec<Order>,
 }
 
@@ -53,6 +61,8 @@ impl<F: Face> Sessions<F> {
             shared: vec![0; READ_BYTES],
             dirty: Vec::new(),
             stalled: Vec::new(),
+            draining: VecDeque::new(),
+            closed: Vec::new(),
             orders: Vec::new(),
         }
     }
@@ -104,6 +114,9 @@ impl<F: Face> Sessions<F> {
 
     fn close(&mut self, place: u32) {
         if let Some(client) = self.clients.remove(place) {
+            if client.answers.unanswered() > 0 {
+                self.closed.push((place, client.answers.generation));
+            }
             self.face.close(client.id, client.session);
         }
     }
@@ -118,6 +131,7 @@ impl<F: Face> Sessions<F> {
             return;
         }
         if client.draining {
+            client.forget_input();
             if matches!(client.read(&mut self.shared), Err(_) | Ok(Arrival::End)) {
                 self.close(place);
             }
@@ -231,6 +245,8 @@ impl<F: Face> Sessions<F> {
         let (answer, position, failure) = match &end {
             End::Answered(position, answer) => (&answer[..], *position, Failure::Garbled),
             End::Failed(why) => (&[][..], Viewstamp::default(), *why),
+            // It was executed and may yet be lost.
+            End::Late(position) => (&[][..], *position, Failure::Unknown),
             End::Durable(_) => (&[][..], Viewstamp::default(), Failure::Garbled),
         };
         let Sessions { face, clients, dirty, .. } = self;
@@ -242,7 +258,9 @@ impl<F: Face> Sessions<F> {
                 continue;
             }
             let Some(client) = counted_off(clients, route) else { continue };
-            client.answers.seen = client.answers.seen.max(position.op);
+            if !matches!(end, End::Late(_)) {
+                client.answers.seen = client.answers.seen.max(position.op);
+            }
             if route.writes && position > client.answers.written {
                 client.answers.written = position;
             }
@@ -309,7 +327,7 @@ impl<F: Face> Sessions<F> {
     }
 
     /// Sends answers, closes what is done, and waits for what is to be waited for.
-    pub fn flush(&mut self, poll: &Poll) {
+    pub fn flush(&mut self, poll: &Poll, now: Now) {
         if let Some(door) = &mut self.door {
             door.reopen(poll);
         }
@@ -318,9 +336,14 @@ impl<F: Face> Sessions<F> {
             let Some(client) = self.clients.get_mut(place) else { continue };
             client.dirty = false;
             let alive = client.flush() && client.answers.pending() <= self.output_hard;
+            let drained = client.draining;
             if !alive || client.finished() && !client.drain() {
                 self.close(place);
                 continue;
+            }
+            if client.draining && !drained {
+                let due = now.micros + DRAINING;
+                self.draining.push_back((place, client.answers.generation, due));
             }
             let wanted = client.wanted();
             if wanted != client.interest {
@@ -331,6 +354,19 @@ impl<F: Face> Sessions<F> {
             }
         }
         self.dirty = dirty;
+        while self.draining.front().is_some_and(|&(_, _, due)| due <= now.micros) {
+            let (place, generation, _) = self.draining.pop_front().expect("just seen");
+            if self.clients.get_exact(place, generation).is_some() {
+                self.close(place);
+            }
+        }
+    }
+
+    /// Nobody waits any more for what closed connections have asked.
+    pub fn forget_closed(&mut self, gateway: &mut Gateway) {
+        for (place, generation) in self.closed.drain(..) {
+            gateway.forget(place, generation);
+        }
     }
 
     /// Whether a connection has commands that could be taken at once.

@@ -152,8 +152,8 @@ pub struct Serve {
     /// EMULATED, for measurements: each forced write of the log takes so many microseconds longer
     #[arg(long, hide = true, value_name = "MICROS")]
     pub emulate_disk_latency: Option<u64>,
-    /// EMULATED, for measurements: the disk stands still for so many milliseconds in every so many:
-    /// 50/1000
+    /// EMULATED, for measurements: forced writes of the log, and nothing else, stand still for so
+    /// many milliseconds in every so many: 50/1000
     #[arg(long, hide = true, value_name = "MS/MS", value_parser = parse_stall)]
     pub emulate_disk_stall: Option<(u64, u64)>,
 }

@@ -2,8 +2,8 @@
 //! written when the log has grown enough; in `memory` only for a replica that fetches one.
 //!
 //! Invariants: a checkpoint holds stable operations only (the executor sees to it), so that no undo
-//! information is ever written: tentative operations are in the log. An entry leaves the memory only
-//! when it is stable, and the disk only when it is in this replica's checkpoint.
+//! information is ever written: tentative operations are in the log. An entry leaves the memory
+//! only when it is stable, and the disk only when it is in this replica's checkpoint.
 
 use smr::contract::Output;
 use smr::{Now, Viewstamp};

@@ -80,12 +80,13 @@ impl Replica {
     /// The primary is suspected: asks the others whether they agree.
     pub(crate) fn election_timeout(&mut self, now: Now, out: &mut Out) {
         let timing = self.config.timing;
-        self.election.candidacy = None;
-        // Who cannot store a view cannot lead; who installs a state has nothing to lead with.
+        // Who cannot store a view cannot lead before the disk answers, however slow it is; who
+        // installs a state has nothing to lead with.
         if self.stores.stalled(now.micros.saturating_sub(timing.election)) || self.installing() {
             self.election.due_at = now.micros + timing.election;
             return;
         }
+        self.election.candidacy = None;
         self.election.due_at = now.micros + timing.election / 2 + self.jitter();
         let attempt = self.rng.next_u64();
         let granted = ReplicaSet::of(self.me);

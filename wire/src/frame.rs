@@ -11,6 +11,9 @@ pub const VERSION: u16 = 1;
 pub const HEADER_BYTES: usize = 36;
 /// The longest payload, in bytes.
 pub const MAX_PAYLOAD: usize = 64 << 20;
+/// The longest body of a request or read, in bytes: the entry that carries it must fit into a frame
+/// between replicas, with its own bytes.
+pub const LONGEST_BODY: usize = MAX_PAYLOAD - (64 << 10);
 /// The replica id of a sender that is none: a client, an operator.
 pub const NO_REPLICA: ReplicaId = ReplicaId(u8::MAX);
 

@@ -17,6 +17,9 @@ pub const HELLO_BYTES: usize = 1024;
 /// Gateways that are no replica's have ids from here.
 pub const FIRST_CLIENT: u32 = 1 << 16;
 
+/// The most native clients that a replica takes at a time.
+pub const MAX_NATIVE_CLIENTS: usize = 256;
+
 /// Who a replica says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {

@@ -14,7 +14,7 @@ mod reader;
 
 pub use error::Error;
 pub use frame::{
-    Frame, HEADER_BYTES, Header, Kind, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
+    Frame, HEADER_BYTES, Header, Kind, LONGEST_BODY, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
 };
-pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello};
+pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello, MAX_NATIVE_CLIENTS};
 pub use reader::FrameReader;

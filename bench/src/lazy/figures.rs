@@ -26,6 +26,10 @@ pub(super) fn write(points: &[Point], out: &Path) -> Result<()> {
         if !shares.is_empty() {
             by_share(&shares, disk, out)?;
         }
+        let batched = of(&here, Part::Batched);
+        if !batched.is_empty() {
+            by_batch(&batched, disk, out)?;
+        }
     }
     Ok(())
 }
@@ -97,21 +101,47 @@ fn by_share(points: &[&Point], disk: u64, out: &Path) -> Result<()> {
     .write(&out.join(format!("share-{disk}us.svg")))
 }
 
-/// Prints the ratios and the batched puts.
+/// Figure 4-11.
+fn by_batch(points: &[&Point], disk: u64, out: &Path) -> Result<()> {
+    let mut series = Vec::new();
+    for size in distinct(points.iter().copied(), |point| point.shape.value_bytes) {
+        for mode in MODES {
+            let here = points.iter().filter(|p| p.shape.value_bytes == size && p.mode == mode);
+            let points: Vec<_> = here.map(|p| (p.shape.batch as f64, p.puts_per_second)).collect();
+            if !points.is_empty() {
+                series.push(Series { name: format!("{}, {size} bytes", mode.name()), points });
+            }
+        }
+    }
+    Plot {
+        title: format!("Puts in batches, 100 clients, {}", disk_name(disk)),
+        x: "puts per request".to_owned(),
+        y: "puts per second".to_owned(),
+        logarithmic: true,
+        series,
+    }
+    .write(&out.join(format!("batched-{disk}us.svg")))
+}
+
+/// Prints the ratios, the batched puts and the stalls.
 pub(super) fn print(points: &[Point]) {
-    for part in [Part::Ratios, Part::Batched] {
+    for part in [Part::Ratios, Part::Batched, Part::Stall] {
         let chosen: Vec<_> = points.iter().filter(|point| point.part == part).collect();
         for disk in distinct(chosen.iter().copied(), |point| point.emulated_disk_us) {
             let here: Vec<_> =
                 chosen.iter().copied().filter(|p| p.emulated_disk_us == disk).collect();
             println!("{}", disk_name(disk));
             let load = |p: &Point| {
-                (p.shape.clients, p.shape.outstanding, p.shape.batch, p.shape.value_bytes)
+                let shape = p.shape;
+                let load = (shape.clients, shape.outstanding, shape.batch, shape.value_bytes);
+                (load, p.emulated_stalls)
             };
-            for (clients, outstanding, batch, bytes) in distinct(here.iter().copied(), load) {
-                let key = (clients, outstanding, batch, bytes);
+            for key in distinct(here.iter().copied(), load) {
+                let ((clients, outstanding, batch, bytes), stalls) = key;
                 println!(
-                    "  {clients} clients, {outstanding} requests of {batch} puts of {bytes} bytes"
+                    "  {clients} clients, {outstanding} requests of {batch} puts of {bytes} \
+                     bytes{}",
+                    if stalls { ", EMULATED stalls of a disk" } else { "" }
                 );
                 let same: Vec<_> = here.iter().copied().filter(|p| load(p) == key).collect();
                 print_modes(&same);
@@ -133,7 +163,7 @@ fn print_modes(points: &[&Point]) {
         let value = |of: fn(&Point) -> f64| median_of(mode, of).unwrap_or_default();
         println!(
             "    {:<7} {:>9.0} puts/s (lazy has {:>5.2} of it), mean {:>7.0} us, p50 {:>6.0} us, \
-             p99 {:>6.0} us, p99.9 {:>6.0} us",
+             p99 {:>6.0} us, p99.9 {:>6.0} us, max {:>6.0} us",
             mode.name(),
             rate,
             lazy.unwrap_or_default() / rate,
@@ -141,6 +171,7 @@ fn print_modes(points: &[&Point]) {
             value(|point| point.p50_us as f64),
             value(|point| point.p99_us as f64),
             value(|point| point.p999_us as f64),
+            value(|point| point.max_us as f64),
         );
     }
 }

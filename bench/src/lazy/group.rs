@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 use lockstep_client::{Client, Options};
 
 const REPLICAS: u16 = 3;
+/// How an emulated disk stands still, as `--emulate-disk-stall` takes it.
+const STALL: &str = "50/1000";
 const READY: Duration = Duration::from_secs(20);
 
 /// A running group; it ends with this value.
@@ -18,9 +20,15 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts a new group on six ports from `port` on, with its data below `directory`.
-    pub fn start(mode: &str, port: u16, disk_us: u64, directory: &Path) -> Result<Group> {
-        std::fs::remove_dir_all(directory).ok();
+    /// Starts a new group on six ports from `port` on, with its data below `directory`. If it
+    /// `stalls`, the disk of the first primary stands still now and then.
+    pub fn start(
+        mode: &str,
+        port: u16,
+        disk_us: u64,
+        stalls: bool,
+        directory: &Path,
+    ) -> Result<Group> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let address = |port: u16| format!("127.0.0.1:{port}");
@@ -37,6 +45,9 @@ impl Group {
             command.arg("--die-with-parent").arg(std::process::id().to_string());
             if disk_us > 0 {
                 command.arg("--emulate-disk-latency").arg(disk_us.to_string());
+            }
+            if stalls && id == 0 {
+                command.args(["--emulate-disk-stall", STALL]);
             }
             command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
             group.children.push(command.spawn().context("cannot start a replica")?);
@@ -55,11 +66,12 @@ impl Group {
         while Instant::now() < end {
             let served = Client::connect(&self.peers, Options::default())
                 .and_then(|mut client| client.set(b"ready", b"yes"));
-            if served.is_ok() {
-                return Ok(());
-            }
+            // Replicas of an earlier run would serve in the place of those that could not start.
             if self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_)))) {
                 break;
+            }
+            if served.is_ok() {
+                return Ok(());
             }
         }
         let words = std::fs::read_to_string(directory.join("0.log")).unwrap_or_default();

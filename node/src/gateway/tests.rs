@@ -178,6 +178,10 @@ fn the_question_for_durability_ends_with_the_durable_point_or_in_time() {
     assert!(matches!(expired.end, End::Durable(false)));
     setting.answers[0].unanswered_reads = 0;
     assert_eq!(ask(&mut setting), Some(false));
+    setting.gateway.forget(0, 1);
+    assert!(setting.gateway.idle(), "who has asked is gone");
+    setting.answers[0].unanswered_reads = 0;
+    assert_eq!(ask(&mut setting), Some(false));
     assert!(setting.send().iter().all(|(_, flagged, body)| *flagged && body.is_empty()));
     setting.done(2, false, 6, 6);
     assert_eq!(setting.told(), [(vec![0], true)]);
@@ -231,6 +235,46 @@ fn what_is_kept_is_answered_after_a_loss() {
     let outcome = Outcome::Done { position, body: Bytes::new() };
     setting.reply(1, false, NEXT, 5, outcome);
     assert_eq!(setting.told(), [(vec![0], true)]);
+}
+
+#[test]
+fn a_number_that_is_used_again_after_a_loss_finds_its_own_batch() {
+    let mut setting = Setting::new();
+    for (connection, text) in [(0, b"a"), (1, b"b")] {
+        assert!(setting.submit(Lane::Write, connection, text));
+        setting.send();
+    }
+    setting.done(2, false, 6, 3);
+    assert_eq!(setting.told(), [(vec![1], true)]);
+    setting.wrong_view(1, 5, 1);
+    assert_eq!(setting.lost(), (OpNumber(5), vec![], vec![0]));
+    assert!(setting.submit(Lane::Write, 2, b"c"));
+    let sent = setting.send();
+    assert_eq!(sent.last(), Some(&(RequestNumber(2), false, Bytes::from_static(b"c"))));
+    for (number, connection) in [(1, 0), (2, 2)] {
+        let position = Viewstamp::new(NEXT, OpNumber(number + 5));
+        let outcome = Outcome::Done { position, body: Bytes::new() };
+        setting.reply(number, false, NEXT, 5, outcome);
+        assert_eq!(setting.told(), [(vec![connection], true)]);
+    }
+    assert!(setting.gateway.idle());
+}
+
+#[test]
+fn a_barrier_that_was_lost_is_sent_again_for_the_write_that_was_kept() {
+    let mut setting = Setting::new();
+    assert!(setting.submit(Lane::Write, 1, b"a"));
+    setting.send();
+    setting.done(1, false, 5, 3);
+    assert_eq!(setting.told(), [(vec![1], true)]);
+    setting.answers[0].durable = true;
+    assert!(setting.submit(Lane::Write, 0, b"b"));
+    assert!(setting.submit(Lane::Write, 1, b"c"));
+    assert_eq!(setting.send().len(), 2, "a batch and its barrier");
+    setting.wrong_view(2, 4, 2);
+    assert_eq!(setting.lost(), (OpNumber(4), vec![], vec![0, 1]));
+    let sent = setting.send();
+    assert_eq!(sent.last(), Some(&(RequestNumber(3), true, Bytes::new())), "{sent:?}");
 }
 
 #[test]

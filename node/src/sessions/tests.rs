@@ -70,6 +70,7 @@ impl Face for Letters {
             Failure::Lost { executed: true, .. } => b'?',
             Failure::Lost { executed: false, .. } => b'!',
             Failure::Interrupted => b'i',
+            Failure::Unknown => b'u',
             _ => panic!("{why:?}"),
         });
     }
@@ -137,21 +138,26 @@ impl Setting {
         self.clients[client].write_all(commands).expect("sent");
         let place = client as u32;
         let before = self.input_of(place);
-        let mut ready = Vec::new();
         while self.input_of(place) == before {
-            ready.clear();
-            self.poll.wait(Some(100_000), &mut ready).expect("polled");
-            for ready in &ready {
-                let Token::Client(place) = ready.token else { continue };
-                let mut around = Around {
-                    gateway: &mut self.gateway,
-                    status: &self.status,
-                    service: &Nothing,
-                    now: self.now,
-                };
-                self.sessions.on_ready(*ready, place, &mut around);
-            }
+            self.turn();
         }
+    }
+
+    /// Takes what is ready.
+    fn turn(&mut self) -> usize {
+        let mut ready = Vec::new();
+        self.poll.wait(Some(100_000), &mut ready).expect("polled");
+        for ready in &ready {
+            let Token::Client(place) = ready.token else { continue };
+            let mut around = Around {
+                gateway: &mut self.gateway,
+                status: &self.status,
+                service: &Nothing,
+                now: self.now,
+            };
+            self.sessions.on_ready(*ready, place, &mut around);
+        }
+        ready.len()
     }
 
     fn input_of(&self, place: u32) -> Option<(usize, u64, bool)> {
@@ -175,7 +181,7 @@ impl Setting {
         while let Some(news) = self.gateway.next_news() {
             self.sessions.hear(news, &mut self.gateway);
         }
-        self.sessions.flush(&self.poll);
+        self.sessions.flush(&self.poll, self.now);
     }
 
     fn done(&mut self, number: u64, op: u64, body: &'static [u8]) {
@@ -244,7 +250,7 @@ fn who_saw_it_and_is_silent_is_told_at_the_next_command() {
     assert_eq!(setting.heard(1, 1), "i");
     assert_eq!(setting.heard(0, 1), "a");
     setting.say(0, b"ww");
-    setting.sessions.flush(&setting.poll);
+    setting.sessions.flush(&setting.poll, setting.now);
     assert_eq!(setting.heard_last(0), "!");
     assert!(setting.send().is_empty());
 }
@@ -304,4 +310,44 @@ fn an_answer_that_waits_behind_another_is_taken_back_with_it() {
     setting.crash(2, 4, 0);
     assert_eq!(setting.heard_last(0), "!!?");
     setting.clients[0].shutdown(Shutdown::Both).expect("shut");
+}
+
+#[test]
+fn who_was_told_and_goes_on_is_not_listened_to_and_not_for_long() {
+    let mut setting = Setting::new(2);
+    setting.say(0, b"w");
+    setting.send();
+    setting.done(1, 5, b"a");
+    assert_eq!(setting.heard(0, 1), "a");
+    setting.say(1, b"w");
+    setting.send();
+    // The write waits for the read, and is left over.
+    setting.say(0, b"rw");
+    setting.send();
+    assert_eq!(setting.input_of(0).expect("there").0, 1);
+    setting.crash(2, 4, 0);
+    assert_eq!(setting.heard_last(0), "?");
+    for _ in 0..3 {
+        setting.clients[0].write_all(b"www").expect("sent");
+        while setting.turn() == 0 {}
+        assert_eq!(setting.input_of(0).expect("it drains").0, 0);
+    }
+    setting.now.micros += DRAINING;
+    setting.sessions.flush(&setting.poll, setting.now);
+    assert_eq!(setting.sessions.connections(), 1, "it has had its time");
+}
+
+#[test]
+fn a_write_that_was_not_durable_in_time_is_waited_for_by_the_next_question() {
+    let mut setting = Setting::new(1);
+    setting.say(0, b"sw");
+    setting.send();
+    setting.done(1, 5, b"a");
+    setting.now.micros += 10_000_000;
+    let late = setting.gateway.expire(setting.now).expect("it is late");
+    setting.sessions.finish(late, &mut setting.gateway);
+    setting.sessions.flush(&setting.poll, setting.now);
+    assert_eq!(setting.heard(0, 2), "su");
+    let answers = &setting.sessions.clients.get(0).expect("there").answers;
+    assert_eq!((answers.written.op, answers.seen), (OpNumber(5), OpNumber(0)));
 }

@@ -134,8 +134,13 @@ impl Redis {
     ) {
         match waitaof_arguments(command, self.bounds.durability) {
             Ok(_) => {
-                let durable = desk.last_write().is_some_and(|(_, durable)| durable);
-                self.synced(durable && self.bounds.durability != Durability::Memory, out);
+                let durable = match self.bounds.durability {
+                    Durability::Memory => false,
+                    // What is not answered yet is executed before the transaction, and durable.
+                    Durability::Sync => true,
+                    Durability::Lazy => desk.last_write().is_some_and(|(_, durable)| durable),
+                };
+                self.synced(durable, out);
             }
             Err(text) => write::error(out, text),
         }

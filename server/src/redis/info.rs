@@ -179,7 +179,7 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
     line("disk", &report.disk.op.0);
     line("durable", &report.durable.op.0);
     if let Some(lag) = Lag::of(report, now) {
-        line("durable_lag_operations", &lag.operations);
+        line("durable_lag_ops", &lag.ops);
         line("durable_lag_bytes", &lag.bytes);
         line("durable_lag_ms", &lag.ms);
     }

@@ -45,7 +45,7 @@ impl Settings {
     pub fn new(bounds: &Bounds, port: u16) -> Settings {
         let (appendonly, appendfsync) = match bounds.durability {
             Durability::Memory => ("no", "no"),
-            // The nearest word: the disk follows, here without a pause between its writes.
+            // The nearest word: the disk follows, here with a pause of a millisecond at most.
             Durability::Lazy => ("yes", "everysec"),
             Durability::Sync => ("yes", "always"),
         };

@@ -10,9 +10,10 @@ use super::info::{primary_address, resident};
 
 /// How far the disks of a quorum are behind what is acknowledged.
 pub(super) struct Lag {
-    pub operations: u64,
+    pub ops: u64,
     pub bytes: usize,
-    /// Since the oldest operation that is not durable was proposed.
+    /// Since the oldest operation that is not durable was proposed, by the primary's clock: at a
+    /// backup it is wrong by as much as the two clocks differ.
     pub ms: u64,
 }
 
@@ -21,9 +22,9 @@ impl Lag {
     pub fn of(report: &Report, now: Now) -> Option<Lag> {
         match report.durability {
             Durability::Memory => None,
-            Durability::Sync => Some(Lag { operations: 0, bytes: 0, ms: 0 }),
+            Durability::Sync => Some(Lag { ops: 0, bytes: 0, ms: 0 }),
             Durability::Lazy => Some(Lag {
-                operations: report.commit.0.saturating_sub(report.durable.op.0),
+                ops: report.commit.0.saturating_sub(report.durable.op.0),
                 bytes: report.lag_bytes,
                 ms: match report.lag_since {
                     0 => 0,
@@ -41,7 +42,7 @@ impl Redis {
         let counters = &status.counters;
         let stats = desk.service().stats();
         let lag = Lag::of(report, desk.now());
-        let lag = lag.map(|lag| json!({ "ops": lag.operations, "bytes": lag.bytes, "ms": lag.ms }));
+        let lag = lag.map(|lag| json!({ "ops": lag.ops, "bytes": lag.bytes, "ms": lag.ms }));
         let known = matches!(report.role, Role::Primary | Role::Backup);
         let primary = known.then(|| report.view.primary().0);
         let peers = status.peers.iter().map(|peer| {
