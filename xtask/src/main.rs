@@ -30,7 +30,7 @@ enum Task {
     Powercut(powercut::Arguments),
     /// Check the rules of style and layering that neither rustfmt nor clippy knows.
     Tidy,
-    /// Measure ours beside Redis, Valkey and etcd, as far as they are on the PATH.
+    /// Measure ours beside Redis, Valkey, etcd and ZooKeeper, as far as they are there.
     Compare(compare::Arguments),
     /// Run Redis's own tests against a demo group, or any RESP server.
     RedisSuite(redis_suite::Arguments),
