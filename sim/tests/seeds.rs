@@ -35,7 +35,8 @@ fn a_seed_replays_exactly() {
 }
 
 /// Seeds that found something once, and the durability that was asked for.
-const FOUND: [(u64, Option<Durability>, &str); 4] = [
+const FOUND: [(u64, Option<Durability>, &str); 5] = [
+    (1_071_808, Some(Durability::Lazy), "a checkpoint came late and took what was acknowledged"),
     (1_707, None, "a commitment arrived while the state was being replaced"),
     (
         13_966,

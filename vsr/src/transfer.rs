@@ -123,7 +123,10 @@ impl Replica {
         {
             return; // a duplicate, or of another attempt
         }
-        if chunk.position.op <= self.stable || self.leading {
+        // The log may have reached the checkpoint meanwhile: what it holds above, perhaps
+        // acknowledged, must not go.
+        let reached = self.log.contains(chunk.position) || chunk.position.op <= self.stable;
+        if reached || self.leading {
             self.transfer = None;
             return;
         }
@@ -158,6 +161,7 @@ impl Replica {
         assert!(transfer.installing && !self.leading);
         let Some(position) = position else { return };
         assert!(position.op > self.stable, "a transfer never goes back");
+        assert!(!self.log.contains(position), "a transfer takes nothing that the log holds");
         // The checkpoint may be younger than the view in which it was asked for.
         let view = transfer.view.max(position.view);
         if view > self.view {
