@@ -1,6 +1,6 @@
 //! The connection to one replica: made without blocking, greeted, and made again when it breaks.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,13 +10,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use smr::{ClientId, ClientMessage, GroupId};
 use wire::{
     Frame, FrameReader, Greeting, HELLO_BYTES, Header, Hello, Kind, MAX_PAYLOAD, NO_REPLICA,
-    encode_frame,
+    Outbox, encode_frame,
 };
 
 /// Messages are dropped while this many bytes wait to be sent: the client machine sends them again.
 const OUTPUT_BYTES: usize = MAX_PAYLOAD;
-/// A buffer's memory is given back above this.
-const KEEP_BYTES: usize = 1 << 20;
 /// Reads in one turn, 64 KiB or more each.
 const READS_A_TURN: usize = 8;
 /// A connection that is not greeted for this long is given up, in microseconds.
@@ -46,8 +44,7 @@ pub(crate) struct Link {
     /// Who answers there, once it has.
     pub hello: Option<Hello>,
     greeted: bool,
-    output: Vec<u8>,
-    sent: usize,
+    output: Outbox,
     writing: bool,
     /// When to connect again, or to give the connection up that is not greeted, in
     /// [`smr::Now::micros`]; `u64::MAX` while it stands.
@@ -69,8 +66,7 @@ impl Link {
             reader: FrameReader::new(HELLO_BYTES),
             hello: None,
             greeted: false,
-            output: Vec::new(),
-            sent: 0,
+            output: Outbox::default(),
             writing: false,
             due: 0,
             pause: SHORTEST_PAUSE,
@@ -127,8 +123,7 @@ impl Link {
         self.reader = FrameReader::new(HELLO_BYTES);
         self.greeted = false;
         self.output.clear();
-        self.sent = 0;
-        Greeting::Client { group: own.group, client: own.client }.encode(&mut self.output);
+        Greeting::Client { group: own.group, client: own.client }.encode(self.output.buffer());
         Ok(TcpStream::from(socket))
     }
 
@@ -141,7 +136,6 @@ impl Link {
         self.stream = None;
         self.greeted = false;
         self.output.clear();
-        self.sent = 0;
         self.due = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         why.clone_into(&mut self.trouble);
@@ -149,44 +143,26 @@ impl Link {
 
     /// Whether anything is to be sent.
     pub fn has_output(&self) -> bool {
-        self.sent < self.output.len() && !self.writing
+        self.output.pending() > 0 && !self.writing
     }
 
     /// Queues a message, if there is a connection and it keeps up.
     pub fn send(&mut self, own: Own, message: &ClientMessage) {
-        if self.stream.is_none() || self.output.len() - self.sent > OUTPUT_BYTES {
+        if self.stream.is_none() || self.output.pending() > OUTPUT_BYTES {
             return;
         }
         let Own { client, group } = own;
         let (from, incarnation) = (NO_REPLICA, client.incarnation);
         let header = Header { kind: Kind::Client, group, from, incarnation };
         // Bodies are bounded below a frame.
-        let _ = encode_frame(&mut self.output, &header, |out| message.encode(out));
+        let _ = encode_frame(self.output.buffer(), &header, |out| message.encode(out));
     }
 
     /// Sends what is queued, as far as it goes.
     pub fn flush(&mut self, index: usize, epoll: &OwnedFd) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        while self.sent < self.output.len() {
-            match stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-            if self.output.capacity() > KEEP_BYTES {
-                self.output = Vec::new();
-            }
-        } else if self.sent > self.output.len() / 2 {
-            self.output.drain(..self.sent);
-            self.sent = 0;
-        }
-        let writing = self.sent < self.output.len();
+        self.output.flush(stream)?;
+        let writing = self.output.pending() > 0;
         if writing != self.writing {
             let out = if writing { EventFlags::OUT } else { EventFlags::empty() };
             let data = EventData::new_u64(index as u64);

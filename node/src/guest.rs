@@ -6,12 +6,12 @@
 //! lets answers pile up beyond all measure, is closed. Nothing here waits for one.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::net::TcpStream;
 
 use smr::request::MAX_OUTSTANDING;
 use smr::{ClientId, ClientMessage, Outcome, Reply, RequestNumber};
-use wire::{Frame, Header, Kind, LONGEST_BODY, encode_frame};
+use wire::{Frame, Header, Kind, LONGEST_BODY, Outbox, encode_frame};
 
 use crate::poll::{Interest, Poll, Token};
 
@@ -32,8 +32,6 @@ const MAX_UNDER_WAY: usize = 2 * MAX_OUTSTANDING as usize;
 /// A request that a deposed primary has dropped is never answered: it is not counted any more after
 /// this many microseconds, by when a primary has committed or lost its lead.
 const FORGOTTEN: u64 = 5_000_000;
-/// A buffer's memory is given back above this.
-const KEEP_BYTES: usize = 1 << 20;
 
 /// A request or read that is not answered.
 #[derive(Clone, Copy)]
@@ -46,8 +44,7 @@ struct UnderWay {
 /// A native client's connection, beside its stream.
 pub(crate) struct Guest {
     pub client: ClientId,
-    output: Vec<u8>,
-    sent: usize,
+    output: Outbox,
     interest: Interest,
     /// What was handed to the host (whether it is a read, its number) and not answered.
     under_way: BTreeMap<(bool, RequestNumber), UnderWay>,
@@ -66,8 +63,7 @@ impl Guest {
     pub fn new(client: ClientId) -> Guest {
         Guest {
             client,
-            output: Vec::new(),
-            sent: 0,
+            output: Outbox::default(),
             interest: Interest::READ,
             under_way: BTreeMap::new(),
             reads: 0,
@@ -80,7 +76,7 @@ impl Guest {
 
     /// Bytes of answers that are not sent.
     pub fn pending(&self) -> usize {
-        self.output.len() - self.sent
+        self.output.pending()
     }
 
     /// Whether requests may be taken.
@@ -139,14 +135,15 @@ impl Guest {
     /// Queues a reply. `false` if the client must be given up, since it does not fetch its answers.
     pub fn answer(&mut self, header: &Header, reply: &Reply) -> bool {
         self.end((reply.read, reply.number));
-        let before = self.output.len();
+        let output = self.output.buffer();
+        let before = output.len();
         // It fits: the node takes out an answer that does not (`effects::fit`).
-        if encode_frame(&mut self.output, header, |out| reply.encode(out)).is_err() {
+        if encode_frame(output, header, |out| reply.encode(out)).is_err() {
             return false;
         }
         if let (true, Outcome::Done { .. }) = (reply.read, &reply.outcome) {
             // Upwards at once, downwards by and by.
-            let bytes = self.output.len() - before;
+            let bytes = output.len() - before;
             self.estimate = bytes.max(self.estimate - self.estimate / 16);
         }
         self.pending() <= OUTPUT_HARD
@@ -154,25 +151,7 @@ impl Guest {
 
     /// Sends what is queued, and sees to what is to be waited for.
     pub fn flush(&mut self, stream: &mut TcpStream, place: u32, poll: &Poll) -> io::Result<()> {
-        while self.sent < self.output.len() {
-            match stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.pending() == 0 {
-            self.output.clear();
-            self.sent = 0;
-            if self.output.capacity() > KEEP_BYTES {
-                self.output = Vec::new();
-            }
-        } else if self.sent > self.output.len() / 2 {
-            self.output.drain(..self.sent);
-            self.sent = 0;
-        }
+        self.output.flush(stream)?;
         let wanted = Interest { read: self.is_open(), write: self.pending() > 0 };
         if wanted != self.interest {
             poll.change(&*stream, Token::Inbound(place), wanted)?;

@@ -5,13 +5,15 @@
 //! What cannot be sent is dropped whole: protocol and clients expect loss. Nothing here blocks.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use smr::{ClientId, ClientMessage, Identity, ReplicaId, Reply, To};
-use wire::{FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, encode_frame};
+use wire::{
+    FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, Outbox, encode_frame,
+};
 
 use crate::clock;
 use crate::dial::{Dialed, Dialer, notice_death};
@@ -23,8 +25,6 @@ use crate::slab::Slab;
 
 /// Frames for a peer are dropped while this many bytes wait to be sent to it.
 const QUEUE_BYTES: usize = 64 << 20;
-/// A queue's memory is given back above this.
-const KEEP_BYTES: usize = 1 << 20;
 /// Accepted connections that have not said who they are: at most so many, and for so long, in
 /// microseconds.
 const MAX_STRANGERS: usize = 64;
@@ -48,8 +48,7 @@ struct Link {
     /// The peer's hello comes this way.
     reader: FrameReader,
     welcome: bool,
-    queue: Vec<u8>,
-    sent: usize,
+    queue: Outbox,
     interest: Interest,
     /// The last refusal that was reported, so that it is reported once.
     refusal: Option<String>,
@@ -104,8 +103,7 @@ impl Peers {
                 stream: None,
                 reader: FrameReader::new(0),
                 welcome: false,
-                queue: Vec::new(),
-                sent: 0,
+                queue: Outbox::default(),
                 interest: Interest::READ,
                 refusal: None,
             }));
@@ -152,7 +150,7 @@ impl Peers {
                 if !link.takes() {
                     return Ok(u64::from(link.stream.is_some()));
                 }
-                encode_frame(&mut link.queue, &header, payload)?;
+                encode_frame(link.queue.buffer(), &header, payload)?;
                 Ok(0)
             }
             To::Others => {
@@ -161,7 +159,7 @@ impl Peers {
                 let mut dropped = 0;
                 for link in self.links.iter_mut().flatten() {
                     if link.takes() {
-                        link.queue.extend_from_slice(&self.shared);
+                        link.queue.buffer().extend_from_slice(&self.shared);
                     } else {
                         dropped += u64::from(link.stream.is_some());
                     }
@@ -172,24 +170,23 @@ impl Peers {
     }
 
     /// Sends what is queued, and closes the connections of strangers that stay strangers.
-    pub fn flush(&mut self, poll: &Poll) {
+    pub fn flush(&mut self, poll: &Poll, now: u64) {
         self.door.reopen(poll);
         self.dismiss();
         for link in self.links.iter_mut().flatten() {
-            if link.sent == link.queue.len() && !link.interest.write {
+            if link.queue.pending() == 0 && !link.interest.write {
                 continue;
             }
             if link.flush(poll).is_err() {
                 link.lose(AFTER_LOSS, &mut self.events);
             }
         }
-        self.forget();
+        self.forget(now);
         self.flush_guests(poll);
     }
 
     /// Requests that are never answered do not stop their clients for ever.
-    fn forget(&mut self) {
-        let now = clock::now().micros;
+    fn forget(&mut self, now: u64) {
         if now < self.forget_at {
             return;
         }
@@ -419,14 +416,14 @@ impl Peers {
             address: link.address.clone(),
             clients: link.clients.clone(),
             connected: link.stream.is_some() && link.welcome,
-            queued: link.queue.len() - link.sent,
+            queued: link.queue.pending(),
         }));
     }
 }
 
 impl Link {
     fn takes(&self) -> bool {
-        self.stream.is_some() && self.queue.len() - self.sent < QUEUE_BYTES
+        self.stream.is_some() && self.queue.pending() < QUEUE_BYTES
     }
 
     fn adopt(&mut self, stream: TcpStream, hello: &Hello, poll: &Poll) -> io::Result<()> {
@@ -437,33 +434,14 @@ impl Link {
         self.reader = FrameReader::new(HELLO_BYTES);
         self.welcome = false;
         self.queue.clear();
-        self.sent = 0;
-        hello.encode(&mut self.queue);
+        hello.encode(self.queue.buffer());
         Ok(())
     }
 
     fn flush(&mut self, poll: &Poll) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        while self.sent < self.queue.len() {
-            match stream.write(&self.queue[self.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.sent == self.queue.len() {
-            self.queue.clear();
-            self.sent = 0;
-            if self.queue.capacity() > KEEP_BYTES {
-                self.queue = Vec::new();
-            }
-        } else if self.sent > self.queue.len() / 2 {
-            self.queue.drain(..self.sent);
-            self.sent = 0;
-        }
-        let wanted = Interest { read: true, write: self.sent < self.queue.len() };
+        self.queue.flush(stream)?;
+        let wanted = Interest { read: true, write: self.queue.pending() > 0 };
         if wanted != self.interest {
             poll.change(&*stream, Token::Outbound(self.replica.0.into()), wanted)?;
             self.interest = wanted;
@@ -501,7 +479,6 @@ impl Link {
         self.stream = None;
         self.welcome = false;
         self.queue.clear();
-        self.sent = 0;
         self.dialer.dial(pause);
     }
 

@@ -139,7 +139,7 @@ impl<F: Face> Node<F> {
         self.pump_snapshot();
         self.settle();
         self.obey();
-        self.peers.flush(&self.poll);
+        self.peers.flush(&self.poll, self.now.micros);
         self.sessions.flush(&self.poll, self.now);
         self.sessions.forget_closed(&mut self.gateway);
         self.report();

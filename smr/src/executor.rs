@@ -126,11 +126,6 @@ impl<S: StateMachine> Executor<S> {
         self.lineage.last_of(view, self.executed.op)
     }
 
-    /// Whether this very operation was executed and stands for ever (coverage by dp, [Mao] 4.3.2).
-    pub fn covers(&self, viewstamp: Viewstamp) -> bool {
-        self.lineage.contains(viewstamp, self.stable)
-    }
-
     /// The group's time, in milliseconds since 1970.
     pub fn unix_ms(&self) -> u64 {
         self.unix_ms

@@ -10,6 +10,7 @@
 mod error;
 mod frame;
 mod hello;
+mod outbox;
 mod reader;
 
 pub use error::Error;
@@ -17,4 +18,5 @@ pub use frame::{
     Frame, HEADER_BYTES, Header, Kind, LONGEST_BODY, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
 };
 pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello, MAX_NATIVE_CLIENTS};
+pub use outbox::Outbox;
 pub use reader::FrameReader;

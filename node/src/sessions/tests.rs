@@ -201,6 +201,16 @@ impl Setting {
         String::from_utf8(answers).expect("letters")
     }
 
+    /// The first of so many clients has written at operation 5, and has its answer.
+    fn after_a_write(clients: usize) -> Setting {
+        let mut setting = Setting::new(clients);
+        setting.say(0, b"w");
+        setting.send();
+        setting.done(1, 5, b"a");
+        assert_eq!(setting.heard(0, 1), "a");
+        setting
+    }
+
     /// What the client hears until the replica closes its half.
     fn heard_last(&mut self, client: usize) -> String {
         let mut answers = String::new();
@@ -211,11 +221,7 @@ impl Setting {
 
 #[test]
 fn who_saw_what_is_lost_is_told_for_every_command_and_goes() {
-    let mut setting = Setting::new(3);
-    setting.say(0, b"w");
-    setting.send();
-    setting.done(1, 5, b"a");
-    assert_eq!(setting.heard(0, 1), "a");
+    let mut setting = Setting::after_a_write(3);
     setting.say(1, b"w");
     setting.send();
     // Of one who has seen it: one sent, one in the batch that is being filled with somebody else's.
@@ -295,11 +301,7 @@ impl Setting {
 
 #[test]
 fn an_answer_that_waits_behind_another_is_taken_back_with_it() {
-    let mut setting = Setting::new(1);
-    setting.say(0, b"w");
-    setting.send();
-    setting.done(1, 5, b"a");
-    assert_eq!(setting.heard(0, 1), "a");
+    let mut setting = Setting::after_a_write(1);
     // A later command that was answered first.
     setting.say(0, b"ww");
     setting.send();
@@ -314,11 +316,7 @@ fn an_answer_that_waits_behind_another_is_taken_back_with_it() {
 
 #[test]
 fn who_was_told_and_goes_on_is_not_listened_to_and_not_for_long() {
-    let mut setting = Setting::new(2);
-    setting.say(0, b"w");
-    setting.send();
-    setting.done(1, 5, b"a");
-    assert_eq!(setting.heard(0, 1), "a");
+    let mut setting = Setting::after_a_write(2);
     setting.say(1, b"w");
     setting.send();
     // The write waits for the read, and is left over.
