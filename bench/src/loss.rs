@@ -279,8 +279,11 @@ impl Judge<'_> {
         let next = self.crashes.iter().position(|crash| crash.at >= append.completed);
         let before = next.unwrap_or(self.crashes.len()).checked_sub(1);
         let index = match (next, before) {
+            // Its acknowledgement was on its way when the crash came: a later process knows nothing
+            // of the request.
+            (_, Some(before)) if append.invoked < self.crashes[before].at => before,
             (Some(next), _) => next,
-            // Its acknowledgement was on its way when the crash came, or when a replica woke.
+            // A replica woke.
             (None, Some(before))
                 if self.crashes[before].resumed.is_none_or(|at| append.invoked < at) =>
             {
@@ -470,6 +473,17 @@ mod tests {
         let next = |at| [crash(4_000_000, 8_000_000), crash(at, 0)];
         assert!(explained(&next(10_000_000), append(9, 1, 5)));
         assert!(!explained(&next(LATEST + 10_000_000), append(9, 1, 5)), "it was durable by then");
+    }
+
+    #[test]
+    fn an_acknowledgement_under_way_is_of_the_crash_that_it_outlived() {
+        let crash = |at| Crash { at, resumed: Some(at + 1_000_000) };
+        let crashes = [crash(2_999_999), crash(100_000_000)];
+        let under_way = Append { invoked: 2_000_000, ..append(3, 1, 5) };
+        let losses = judged_by(&crashes, false, &[under_way, append(4, 2, 6)], &[]);
+        let early = Taken { operations: 1, ms: 0.0 };
+        assert_eq!(losses.crashes, [early, Taken { operations: 1, ms: 96.0 }]);
+        assert!(losses.violations.is_empty(), "{:?}", losses.violations);
     }
 
     #[test]

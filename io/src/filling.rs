@@ -5,7 +5,6 @@
 //! Invariant: a file that was filled gets a spare's name only when all its zeros are on disk.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 use crate::folder::Syncing;
+use crate::tail::Tail;
 
 /// Bytes per write.
 const CHUNK: usize = 256 << 10;
@@ -70,24 +70,25 @@ impl Drop for Filling {
 }
 
 fn fill(
-    mut file: File,
+    file: File,
     path: &std::path::Path,
     length: u64,
     syncing: Syncing,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let zeros = vec![0; CHUNK];
+    let mut zeros = Tail::new(CHUNK);
     let mut written = 0;
     while written < length && !stop.load(Ordering::Relaxed) {
         let chunk = (length - written).min(CHUNK as u64);
-        file.write_all(&zeros[..chunk as usize]).map_err(|e| {
+        let buffer = zeros.buffer();
+        buffer.resize(buffer.len() + chunk as usize, 0);
+        written = zeros.write(&file, written).map_err(|e| {
             let error = Error::os("write", path, e);
             if !error.is_no_space() {
                 return error;
             }
             Error::Full { path: path.to_owned(), needed: length }
         })?;
-        written += chunk;
         if written.is_multiple_of(STEP) {
             syncing.data(&file, path)?;
         }

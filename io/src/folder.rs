@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -111,6 +112,17 @@ impl Folder {
             .write(true)
             .open(&path)
             .map_err(|e| Error::os("open", &path, e))
+    }
+
+    /// Opens a file whose blocks go past the page cache (`O_DIRECT`), where the file system can.
+    pub(crate) fn open_past_cache(&self, name: &str) -> Result<File, Error> {
+        let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let path = self.path_of(name);
+        match OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) {
+            // Some cannot: tmpfs before Linux 6.6, for one.
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => self.open_file(name),
+            opened => opened.map_err(|e| Error::os("open", &path, e)),
+        }
     }
 
     /// Renames over whatever has the new name, durably.

@@ -27,6 +27,7 @@ mod log_writer;
 mod record;
 mod replay;
 mod segments;
+mod tail;
 
 pub use checkpoint::{CheckpointReader, CheckpointWriter};
 pub use directory::{Directory, Format, Opened};

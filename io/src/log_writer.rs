@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use smr::{Log, OpNumber, StoreBatch, StoreNumber, View};
@@ -15,6 +14,7 @@ use crate::directory::Directory;
 use crate::record::{self, Kind, Place, SegmentStart, Stamp};
 use crate::replay::Replayed;
 use crate::segments::Segments;
+use crate::tail::Tail;
 use crate::{Error, Syncing};
 
 /// What is buffered beyond this many bytes is handed to the operating system before the sync.
@@ -30,8 +30,8 @@ struct Current {
     path: PathBuf,
     /// Bytes of the file.
     length: u64,
-    /// Bytes handed to the operating system.
-    written: u64,
+    /// Where in it the tail begins.
+    offset: u64,
     /// The highest operation that its batches mention.
     highest: OpNumber,
     /// The sequence of its first record.
@@ -47,8 +47,8 @@ pub struct LogWriter {
     /// Finished segments, oldest first, each with the highest operation that it mentions.
     finished: VecDeque<(u64, OpNumber)>,
     current: Current,
-    /// Records that follow `current.written`.
-    buffer: Vec<u8>,
+    /// The records from `current.offset` on.
+    tail: Tail,
     /// The sequence of the last record.
     sequence: u64,
     /// The highest sequence on disk.
@@ -145,7 +145,7 @@ impl LogWriter {
             syncing,
             finished,
             current,
-            buffer: Vec::new(),
+            tail: Tail::new(2 * BUFFER),
             sequence: replayed.sequence,
             synced: replayed.sequence,
             marked: 0,
@@ -174,8 +174,8 @@ impl LogWriter {
     pub fn append(&mut self, batch: &StoreBatch) -> Result<(), Error> {
         self.check()?;
         let last_op = self.validate(batch);
-        let start = record::begin(&mut self.buffer);
-        record::encode_batch(&mut self.buffer, batch);
+        let start = record::begin(self.tail.buffer());
+        record::encode_batch(self.tail.buffer(), batch);
         let start = self.make_room(start, batch.append.is_empty())?;
         self.seal(start, Kind::Batch);
         self.last_op = last_op;
@@ -189,7 +189,7 @@ impl LogWriter {
             self.trim = trim;
             self.reclaim = true;
         }
-        if self.buffer.len() > BUFFER {
+        if self.tail.len() > BUFFER {
             self.write_out()?;
         }
         Ok(())
@@ -223,10 +223,10 @@ impl LogWriter {
     /// As [`LogWriter::sync`].
     pub fn settle(&mut self) -> Result<StoreNumber, Error> {
         let appended = self.sync()?;
-        let room = self.current.length - self.current.written;
+        let room = self.current.length - self.current.offset - self.tail.len() as u64;
         // In a segment that is full to the brim, the next segment's first record will do.
         if self.marked < self.sequence && room >= record::HEADER as u64 {
-            let start = record::begin(&mut self.buffer);
+            let start = record::begin(self.tail.buffer());
             self.seal(start, Kind::Mark);
             self.marked = self.sequence;
             self.sync()?;
@@ -236,7 +236,7 @@ impl LogWriter {
 
     /// How many bytes were appended and not synced yet.
     pub fn unsynced_bytes(&self) -> usize {
-        self.buffer.len()
+        self.tail.unwritten()
     }
 
     pub(crate) fn current_segment(&self) -> u64 {
@@ -271,17 +271,17 @@ impl LogWriter {
     fn seal(&mut self, start: usize, kind: Kind) {
         self.sequence += 1;
         let stamp = Stamp { kind, sequence: self.sequence, synced: self.synced };
-        record::seal(&mut self.buffer, start, self.current.place, stamp);
+        record::seal(self.tail.buffer(), start, self.current.place, stamp);
     }
 
     /// Begins a new segment if the record at `start` does not fit into this one. Returns where in
     /// the buffer the record begins then.
     fn make_room(&mut self, start: usize, reserve: bool) -> Result<usize, Error> {
-        let end = self.buffer.len().next_multiple_of(8) as u64;
-        if self.current.written + end <= self.current.length {
+        let end = self.tail.len().next_multiple_of(8) as u64;
+        if self.current.offset + end <= self.current.length {
             return Ok(start);
         }
-        let record = self.buffer.split_off(start);
+        let record = self.tail.buffer().split_off(start);
         self.sync()?;
         let first = record::HEADER + record::SEGMENT_START;
         let bytes = (record.len() + first).next_multiple_of(8) + 8;
@@ -292,9 +292,10 @@ impl LogWriter {
         let previous = std::mem::replace(&mut self.current, next);
         self.finished.push_back((previous.place.segment, previous.highest));
         self.reclaim = true;
+        self.tail.clear();
         self.push_segment_start();
-        let start = self.buffer.len();
-        self.buffer.extend_from_slice(&record);
+        let start = self.tail.buffer().len();
+        self.tail.buffer().extend_from_slice(&record);
         Ok(start)
     }
 
@@ -312,20 +313,16 @@ impl LogWriter {
     }
 
     fn push_segment_start(&mut self) {
-        let start = record::begin(&mut self.buffer);
+        let start = record::begin(self.tail.buffer());
         let state = SegmentStart { view: self.view, last_op: self.last_op };
-        record::encode_segment(&mut self.buffer, state);
+        record::encode_segment(self.tail.buffer(), state);
         self.seal(start, Kind::Segment);
     }
 
     fn write_out(&mut self) -> Result<(), Error> {
-        let Current { file, path, written, .. } = &self.current;
-        let result = file.write_all_at(&self.buffer, *written);
-        let result = result.map_err(|e| Error::os("write", path, e));
-        self.guard(result)?;
-        self.current.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.buffer.shrink_to(2 * BUFFER);
+        let Current { file, path, offset, .. } = &self.current;
+        let written = self.tail.write(file, *offset).map_err(|e| Error::os("write", path, e));
+        self.current.offset = self.guard(written)?;
         Ok(())
     }
 
@@ -349,7 +346,7 @@ impl Current {
             file,
             path: segments.folder.path_of(&Segments::name(id)),
             length,
-            written: 0,
+            offset: 0,
             highest: OpNumber(0),
             first,
         }

@@ -12,12 +12,14 @@ use smr::GroupId;
 use crate::Error;
 use crate::filling::Filling;
 use crate::folder::{Folder, Syncing};
+use crate::tail;
 
 /// The folder of the log within the data directory.
 pub(crate) const LOG: &str = "log";
 /// The most spares that are kept, the reserve among them.
-const SPARES: usize = 4;
-const SPARE_NAMES: [&str; SPARES] = ["spare-1", "spare-2", "spare-3", "spare-4"];
+const SPARES: usize = 8;
+const SPARE_NAMES: [&str; SPARES] =
+    ["spare-1", "spare-2", "spare-3", "spare-4", "spare-5", "spare-6", "spare-7", "spare-8"];
 /// So many spares are made; those above are retired segments.
 const FILLED: usize = 2;
 /// A spare whose zeros are being written.
@@ -28,7 +30,7 @@ const FILL_FROM: u64 = 16 << 10;
 /// full about when a spare is.
 const FIRST_PART: u64 = 16;
 /// Segments are multiples of this many bytes.
-const BLOCK: u64 = 4096;
+const BLOCK: u64 = tail::BLOCK as u64;
 
 /// How the log is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,25 +146,27 @@ impl Segments {
         if bytes == 0 && self.spares.len() < 2 {
             let length = (self.segment_bytes / FIRST_PART).next_multiple_of(BLOCK);
             if self.folder.free()? >= length {
-                return Ok((self.allocate(&name, length)?, length));
+                self.allocate(&name, length)?;
+                return Ok((self.folder.open_past_cache(&name)?, length));
             }
         }
         if bytes <= self.segment_bytes && self.spares.len() > usize::from(!reserve) {
             let spare = self.spares.pop().expect("there is one");
             self.folder.rename(spare, &name)?;
-            return Ok((self.folder.open_file(&name)?, self.segment_bytes));
+            return Ok((self.folder.open_past_cache(&name)?, self.segment_bytes));
         }
         let length = bytes.next_multiple_of(BLOCK).max(self.segment_bytes);
         let needed = if reserve { length } else { length + self.segment_bytes + keep_free };
         if self.folder.free()? < needed {
             return Err(Error::Full { path: self.folder.path().to_owned(), needed });
         }
-        Ok((self.allocate(&name, length)?, length))
+        self.allocate(&name, length)?;
+        Ok((self.folder.open_past_cache(&name)?, length))
     }
 
     /// A file of this many bytes of allocated space, so that an fdatasync need not store its length
     /// as well. `O_DSYNC` gained nothing beyond the noise (examples/fsync.rs).
-    fn allocate(&self, name: &str, length: u64) -> Result<File, Error> {
+    fn allocate(&self, name: &str, length: u64) -> Result<(), Error> {
         let file = self.folder.create_file(name)?;
         let path = self.folder.path_of(name);
         let allocated =
@@ -176,8 +180,7 @@ impl Segments {
             return Err(error);
         }
         self.folder.syncing().data(&file, &path)?;
-        self.folder.sync()?;
-        Ok(file)
+        self.folder.sync()
     }
 
     /// Takes a segment out of the log: it becomes a spare, or goes if there are enough or space is
@@ -239,7 +242,7 @@ impl Segments {
 
     fn make_reserve(&mut self) -> Result<(), Error> {
         match self.allocate(SPARE_NAMES[0], self.segment_bytes) {
-            Ok(_) => self.spares.push(SPARE_NAMES[0]),
+            Ok(()) => self.spares.push(SPARE_NAMES[0]),
             Err(Error::Full { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -251,7 +254,8 @@ impl Segments {
         if enough || self.filling.is_some() {
             return Ok(());
         }
-        let file = self.folder.create_file(FILLING)?;
+        self.folder.create_file(FILLING)?;
+        let file = self.folder.open_past_cache(FILLING)?;
         let (path, syncing) = (self.folder.path_of(FILLING), self.folder.syncing());
         self.filling = Some(Filling::start(file, path, self.segment_bytes, syncing)?);
         Ok(())

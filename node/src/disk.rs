@@ -102,6 +102,9 @@ struct Shared {
     hurry: bool,
     closing: bool,
     stored: StoreNumber,
+    /// What was stored. Its owner frees it: a processor that did so for another would fetch every
+    /// entry's line from it, and have it fetched back.
+    written: VecDeque<StoreBatch>,
     /// Nothing can be written.
     full: Option<String>,
     /// Something can be written yet, but not for long.
@@ -178,12 +181,11 @@ impl Disk {
             return Err(error);
         }
         let Shared { stored, batches, syncs, .. } = *shared;
-        Ok(Progress {
-            stored,
-            full: shared.full.clone().or_else(|| shared.low.clone()),
-            batches,
-            syncs,
-        })
+        let full = shared.full.clone().or_else(|| shared.low.clone());
+        let written = std::mem::take(&mut shared.written);
+        drop(shared);
+        drop(written);
+        Ok(Progress { stored, full, batches, syncs })
     }
 
     /// Lets the thread finish what is queued, and ends it.
@@ -322,8 +324,8 @@ fn write(
         if written > 0 {
             emulation.delay(opened.elapsed());
             let stored = log.sync()?;
-            batches.drain(..written);
             let mut state = lock(&shared.0);
+            state.written.extend(batches.drain(..written));
             state.stored = stored;
             state.batches += written as u64;
             state.syncs += 1;
