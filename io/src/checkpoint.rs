@@ -10,7 +10,7 @@
 //! damaged disk. Peers fetch the file as it is.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,7 @@ use smr::{CheckpointChunk, Durability, GroupId, OpNumber, View, Viewstamp};
 use crate::directory::Directory;
 use crate::folder::Folder;
 use crate::identity::DiskIdentity;
+use crate::tail::Tail;
 use crate::{Error, Finding};
 
 const MAGIC: [u8; 4] = *b"LSCP";
@@ -134,7 +135,10 @@ pub struct CheckpointWriter {
     position: Viewstamp,
     name: String,
     path: PathBuf,
-    out: BufWriter<File>,
+    file: File,
+    /// What follows `written` bytes of the file.
+    tail: Tail,
+    written: u64,
     chunks: u64,
     length: u64,
     unsynced: usize,
@@ -149,13 +153,18 @@ impl CheckpointWriter {
         position: Viewstamp,
     ) -> Result<CheckpointWriter, Error> {
         let name = format!("{}.tmp", name_of(position));
-        let file = full(directory.folder(), directory.folder().create_file(&name))?;
+        let folder = directory.folder();
+        full(folder, folder.create_file(&name))?;
+        // Past the page cache: what the kernel writes back in a burst the log's syncs wait behind.
+        let file = folder.open_past_cache(&name)?;
         let mut writer = CheckpointWriter {
             path: directory.folder().path_of(&name),
             directory,
             position,
             name,
-            out: BufWriter::with_capacity(BUFFER, file),
+            file,
+            tail: Tail::new(2 * BUFFER),
+            written: 0,
             chunks: 0,
             length: 0,
             unsynced: 0,
@@ -205,6 +214,9 @@ impl CheckpointWriter {
         footer.extend_from_slice(&self.checksums.to_le_bytes());
         footer.extend_from_slice(&crc32c::crc32c(&footer).to_le_bytes());
         self.write(&footer)?;
+        self.write_out()?;
+        let cut = self.file.set_len(self.length);
+        full(self.directory.folder(), cut.map_err(|e| Error::os("truncate", &self.path, e)))?;
         self.sync()?;
         let file = CheckpointFile { position: self.position, length: self.length };
         self.directory.install(&self.name, file)?;
@@ -213,21 +225,29 @@ impl CheckpointWriter {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let result = self.out.write_all(bytes).map_err(|e| Error::os("write", &self.path, e));
-        full(self.directory.folder(), result)?;
+        self.tail.buffer().extend_from_slice(bytes);
         self.length += bytes.len() as u64;
         self.unsynced += bytes.len();
+        if self.tail.len() >= BUFFER {
+            self.write_out()?;
+        }
         if self.unsynced >= SYNC_STEP {
             self.sync()?;
         }
         Ok(())
     }
 
+    fn write_out(&mut self) -> Result<(), Error> {
+        let written = self.tail.write(&self.file, self.written);
+        let written = written.map_err(|e| Error::os("write", &self.path, e));
+        self.written = full(self.directory.folder(), written)?;
+        Ok(())
+    }
+
+    /// Brings what was written out to the disk.
     fn sync(&mut self) -> Result<(), Error> {
         self.unsynced = 0;
-        let result = self.out.flush().map_err(|e| Error::os("write", &self.path, e));
-        full(self.directory.folder(), result)?;
-        let result = self.directory.folder().syncing().data(self.out.get_ref(), &self.path);
+        let result = self.directory.folder().syncing().data(&self.file, &self.path);
         full(self.directory.folder(), result)
     }
 }

@@ -1,4 +1,4 @@
-//! The end of the segment that is written: whole blocks, aligned in memory as well, so that they
+//! The end of a file that is being written: whole blocks, aligned in memory as well, so that they
 //! go past the page cache (`O_DIRECT`). The last block is written again with what follows in it;
 //! what it held before stays as it was, so a torn write takes nothing that was synced.
 //!
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 /// Bytes of a block: a multiple of every disk's own.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Bytes at the end of a segment, the first of them at the beginning of a block.
+/// Bytes at the end of a file, the first of them at the beginning of a block.
 #[derive(Debug)]
 pub(crate) struct Tail {
     /// `skew` bytes of no meaning, then the tail.
