@@ -29,13 +29,15 @@ fn main() {
     {
         return replicas::child(rest);
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 10] = [
         ("commands", commands),
         ("deadlines_and_bounds", deadlines_and_bounds),
         ("primary_killed_in_sync", || primary_killed(Durability::Sync)),
         ("primary_killed_in_lazy", || primary_killed(Durability::Lazy)),
         ("what_was_lost_is_replayed", what_was_lost_is_replayed),
         ("what_was_lost_is_reported", what_was_lost_is_reported),
+        ("a_failed_sync_stops_its_replica", a_failed_sync_stops_its_replica),
+        ("a_full_disk_is_waited_for", a_full_disk_is_waited_for),
         ("slow_readers_are_bounded", slow_readers_are_bounded),
         ("nonsense_is_refused", nonsense_is_refused),
     ];
@@ -225,16 +227,69 @@ fn primary_killed(durability: Durability) {
     assert!(client.session().take_loss().is_none(), "one crash at a time loses nothing");
 }
 
+/// A disk that obeys, if there can be one.
+fn fault_disk(name: &str) -> Option<FaultDisk> {
+    let path = std::env::temp_dir().join(format!("lockstep-client-{name}-{}", std::process::id()));
+    FaultDisk::mount(&path).inspect_err(|reason| eprintln!("SKIPPED {name}: {reason}")).ok()
+}
+
+/// Nobody knows what a disk has dropped whose sync failed. In `lazy` nobody waits for it either: the
+/// replica must stop all the same, and costs the others nothing.
+fn a_failed_sync_stops_its_replica() {
+    let Some(disk) = fault_disk("failed-sync") else { return };
+    let mut replicas = Replicas::start(disk.path(), Durability::Lazy);
+    let mut client = replicas.client(patient(OnLoss::Replay));
+    let mut seen = Seen::default();
+    seen.drive(&mut client, Duration::from_millis(300));
+    disk.command(Command::FailFsync { after: 50 });
+    seen.drive(&mut client, Duration::from_millis(1500));
+    assert_eq!(replicas.reap(), 1, "of one disk one sync failed");
+    let before = seen.sums.len();
+    seen.drive(&mut client, Duration::from_millis(500));
+    assert!(seen.sums.len() > before, "two of three go on");
+    replicas.start_missing();
+    seen.drive(&mut client, Duration::from_millis(1000));
+    seen.finish(&mut client);
+    // What the restarted replica has, and one more, is enough.
+    let last = client.session().flush().expect("flushed");
+    assert!(last.op.0 > 0);
+    seen.check(&mut client, seen.submitted as usize);
+    assert!(client.session().take_loss().is_none());
+    drop((replicas, disk));
+}
+
+/// While the disks are full, writes wait and reads do not; with space again nothing is missing,
+/// after a crash of all replicas neither.
+fn a_full_disk_is_waited_for() {
+    let Some(disk) = fault_disk("full") else { return };
+    let mut replicas = Replicas::start(disk.path(), Durability::Lazy);
+    let mut client = replicas.client(patient(OnLoss::Replay));
+    let mut seen = Seen::default();
+    seen.drive(&mut client, Duration::from_millis(300));
+    disk.command(Command::Full { free: 0 });
+    // The space is looked at now and then.
+    seen.drive(&mut client, Duration::from_millis(1000));
+    let before = seen.sums.len();
+    seen.drive(&mut client, Duration::from_millis(500));
+    assert_eq!(seen.sums.len(), before, "nothing is accepted that has no space");
+    let count = client.get(b"n").expect("a read needs none").expect("a counter");
+    assert_eq!(String::from_utf8_lossy(&count), before.to_string());
+    disk.command(Command::Ok);
+    seen.drive(&mut client, Duration::from_millis(1000));
+    assert!(seen.sums.len() > before, "there is space again");
+    seen.finish(&mut client);
+    client.session().flush().expect("flushed");
+    replicas.kill_all();
+    disk.drop_unsynced();
+    replicas.start_missing();
+    seen.check(&mut client, seen.submitted as usize);
+    assert!(client.session().take_loss().is_none(), "all of it was durable");
+    drop((replicas, disk));
+}
+
 /// A group in `lazy` on a slow disk, whose power goes while a client has 20 increments under way.
 fn power_cut(name: &str, on_loss: OnLoss) -> Option<(Replicas, Client, Seen, FaultDisk)> {
-    let path = std::env::temp_dir().join(format!("lockstep-client-{name}-{}", std::process::id()));
-    let disk = match FaultDisk::mount(&path) {
-        Ok(disk) => disk,
-        Err(reason) => {
-            eprintln!("SKIPPED {name}: {reason}");
-            return None;
-        }
-    };
+    let disk = fault_disk(name)?;
     let mut replicas = Replicas::start(disk.path(), Durability::Lazy);
     let mut client = replicas.client(patient(on_loss));
     let mut seen = Seen::default();

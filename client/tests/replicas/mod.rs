@@ -125,6 +125,12 @@ impl Replicas {
         }
     }
 
+    /// How many have ended by themselves. They can be started again.
+    pub fn reap(&mut self) -> usize {
+        let ended = |child: &mut Child| child.try_wait().expect("waited for").is_some();
+        self.children.iter_mut().filter_map(|child| child.take_if(ended)).count()
+    }
+
     pub fn kill_all(&mut self) {
         (0..REPLICAS).for_each(|index| self.kill(index));
     }
