@@ -34,7 +34,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(20);
 const JOIN_PAUSE: Duration = Duration::from_millis(100);
 /// In durability `lazy` a disk is forced this often, unless somebody waits for it: a longer pause
 /// saves processor time, and makes the tail longer that a crash of all may take.
-const LAZY_PACE: Duration = Duration::from_millis(2);
+const LAZY_PACE: Duration = Duration::from_millis(3);
 
 impl<F: Face> Node<F> {
     /// Opens the data directory (or makes it, as [`Options::birth`] says), loads its state into

@@ -172,8 +172,8 @@ impl<P: Subject> World<P> {
         Ok(())
     }
 
-    /// Recovery ends only after f + 1 others have said that they know the new life (errata: a
-    /// quorum must not count what a former life said).
+    /// Recovery ends only after f + 1 others have said that they know the new life: a quorum must
+    /// not count what a former life said.
     fn check_recovered(&self, id: usize) -> Checked<()> {
         let life = self.nodes[id].incarnation;
         let others = self.nodes.iter().filter(|node| node.id != id);

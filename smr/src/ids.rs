@@ -21,8 +21,7 @@ impl ReplicaId {
 pub const MAX_REPLICAS: u8 = 9;
 
 /// Counts the starts of a replica. It is on disk before the replica speaks, in every durability, so
-/// that votes of a former life can be told from those of the present one (errata: diskless
-/// recovery).
+/// that votes of a former life can be told from those of the present one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

@@ -49,8 +49,8 @@ pub struct Limits {
     /// `lazy`): entries above the durable point are in memory, with their undo information and the
     /// replies to them, which are not counted.
     pub lag_bytes: usize,
-    /// A checkpoint is written after as many bytes of entries as the last one took, but after this
-    /// many at least and eight times this many at most (durabilities `sync`, `lazy`).
+    /// A checkpoint is written after four times as many bytes of entries as the last one took, but
+    /// after this many at least and eight times this many at most (durabilities `sync`, `lazy`).
     pub checkpoint_bytes: usize,
     /// A catch-up answer carries about this many bytes of entries.
     pub catch_up_bytes: usize,

@@ -70,7 +70,8 @@ pub enum Message {
         /// The view.
         view: View,
     },
-    /// Would you vote for me? Nobody's view changes by asking (errata: the deaf replica).
+    /// Would you vote for me? Nobody's view changes by asking: a replica that hears nobody would
+    /// depose every primary.
     PreVote {
         /// Distinguishes attempts.
         attempt: u64,

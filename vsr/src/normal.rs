@@ -1,7 +1,7 @@
 //! Operation within a view ([Mao] 4.2.3): PREPARE, PREPAREOK, commitment, and the signs of life and
 //! of progress that keep a primary in the lead.
 //!
-//! A PREPARE is accepted only on top of the entry that it names (errata: by number alone, logs
+//! A PREPARE is accepted only on top of the entry that it names (by number alone, logs
 //! diverge). A log whose last entry is of the present view is a prefix of its primary's log.
 
 use alloc::sync::Arc;
@@ -194,7 +194,7 @@ impl Replica {
             return false;
         }
         if view > self.view {
-            // Neither view nor log changes until the new view's log is here (errata: VR).
+            // Neither view nor log changes until the new view's log is here.
             self.start_catch_up(now, from, view, out);
             return false;
         }
@@ -399,8 +399,7 @@ impl Replica {
         if now.micros < self.heartbeat_at {
             return;
         }
-        // Leadership follows progress (errata: a leader whose disk stalls, one that nobody
-        // answers).
+        // Leadership follows progress: a disk may stall, or nobody answer.
         let timing = self.config.timing;
         let stalled = self.stores.stalled(now.micros.saturating_sub(timing.stall));
         let me = self.me;

@@ -368,7 +368,7 @@ impl Replica {
     }
 
     /// Takes over what the sender of a quorum message knows of everybody's lives, dropping what was
-    /// counted for former ones (errata: diskless recovery). False if the message itself is of one.
+    /// counted for former ones (diskless recovery). False if the message itself is of one.
     fn merge(&mut self, from: ReplicaId, incarnation: Incarnation, theirs: &Incarnations) -> bool {
         for (id, &life) in theirs.iter().enumerate().take(self.peers.len()) {
             if id != self.me.index() && life > self.peers[id].incarnation {

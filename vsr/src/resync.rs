@@ -2,9 +2,9 @@
 //! forgot, copies what differs from a replica of the view.
 //!
 //! Neither view nor log changes before the entries that replace them are there, and then in one
-//! atomic batch (errata: VR). Entries arrive in pieces; each piece leaves a prefix of the leader's
-//! log, which is safe to hold: what it replaced was not acknowledged by a quorum, or is lost by the
-//! rules of `lazy`; nothing durable is ever replaced.
+//! atomic batch. Entries arrive in pieces; each piece leaves a prefix of the leader's log, which is
+//! safe to hold: what it replaced was not acknowledged by a quorum, or is lost by the rules of
+//! `lazy`; nothing durable is ever replaced.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -56,7 +56,7 @@ impl Replica {
             self.catch_up = None;
             return;
         }
-        // Any replica of the view may answer (errata: the one asked may be gone).
+        // Any replica of the view may answer: the one asked may be gone.
         let mut next = ReplicaId((from.0 + 1) % self.config.replicas);
         if next == self.me {
             next = ReplicaId((next.0 + 1) % self.config.replicas);
