@@ -233,8 +233,8 @@ fn fault_disk(name: &str) -> Option<FaultDisk> {
     FaultDisk::mount(&path).inspect_err(|reason| eprintln!("SKIPPED {name}: {reason}")).ok()
 }
 
-/// Nobody knows what a disk has dropped whose sync failed. In `lazy` nobody waits for it either: the
-/// replica must stop all the same, and costs the others nothing.
+/// Nobody knows what a disk has dropped whose sync failed. In `lazy` nobody waits for it either:
+/// the replica must stop all the same, and costs the others nothing.
 fn a_failed_sync_stops_its_replica() {
     let Some(disk) = fault_disk("failed-sync") else { return };
     let mut replicas = Replicas::start(disk.path(), Durability::Lazy);
