@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
 use smr::{Durability, GroupId, Now, OpNumber, Outcome, Refusal, ReplicaId, Reply, Viewstamp};
-use wire::{Frame, Hello, Kind, LONGEST_BODY};
+use wire::{Frame, Hello, Kind};
 
 use crate::flights::{Flight, Flights};
 use crate::link::{Link, Own};
@@ -89,6 +89,8 @@ enum Over {
 pub struct Session {
     own: Own,
     durability: Durability,
+    /// Of a request's body, in bytes.
+    longest_body: usize,
     options: Options,
     machine: vsr::Client,
     links: Vec<Link>,
@@ -143,6 +145,7 @@ impl Session {
         let mut session = Session {
             own,
             durability: hello.durability,
+            longest_body: hello.longest_body as usize,
             options,
             machine: vsr::Client::new(own.client, hello.replicas, first, timing, on_loss),
             links,
@@ -241,7 +244,7 @@ impl Session {
         if self.unanswered + self.done.len() >= self.options.tickets {
             return Err(Error::Full);
         }
-        let (length, limit) = (body.len(), LONGEST_BODY);
+        let (length, limit) = (body.len(), self.longest_body);
         if length > limit {
             return Err(Error::TooLong { length, limit });
         }

@@ -16,6 +16,6 @@ mod layout;
 mod mapping;
 mod segment;
 
-pub use endpoint::Endpoint;
+pub use endpoint::{Acquaintance, Endpoint, Introduction};
 pub use error::Error;
 pub use segment::Window;

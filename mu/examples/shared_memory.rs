@@ -254,6 +254,7 @@ fn replica(id: &str, folder: &str, what: &str, amount: &str) {
         outstanding: OUTSTANDING,
         batch: 1,
         read_slots: 8,
+        ..Limits::default()
     };
     // With two followers on one core, a heartbeat may stand still for a time slice.
     let patient = Timing { heartbeat: 20_000, stall: 1_000_000, ..Timing::default() };

@@ -221,7 +221,9 @@ impl<M: Memory> Replica<M> {
             self.execute(entry, out);
         }
         let through = self.executed.op;
-        out.push(Output::Commit { through, reply: true });
+        // Answers name this leader's view, of which nothing is decided before its first entry.
+        let reply = through >= self.lead.start;
+        out.push(Output::Commit { through, reply });
         out.push(Output::Stable(through));
         self.lead.progress_at = now.micros;
         if through >= self.lead.start {

@@ -367,6 +367,7 @@ impl<M: Memory> Replica<M> {
             self.recent.push(slot.renumbered(self.lead.number));
         }
         self.lead.state = LeadState::Leading;
+        self.followed = self.lead.number;
         self.lead.start = self.recent.last().op.next();
         self.lead.blocked_at = None;
         self.view_changed_at = now.micros;

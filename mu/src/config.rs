@@ -34,6 +34,8 @@ pub struct Limits {
     /// `slots` or more. A group that decides more than so many operations while a checkpoint
     /// travels never takes a replica back.
     pub kept: u32,
+    /// How many bytes they may have, but for the last `slots`.
+    pub kept_bytes: usize,
     /// Words of 64 bits per slot, 24 to 2^20. Slots are laid out one after the other; a multiple
     /// of 8 that is no power of two spreads them over the cache. A request whose body is longer
     /// than [`Limits::body_bytes`] can't be taken.
@@ -52,6 +54,7 @@ impl Default for Limits {
         Limits {
             slots: 2_048,
             kept: 65_536,
+            kept_bytes: 64 << 20,
             slot_words: 264,
             outstanding: 8,
             batch: 128,
@@ -63,7 +66,15 @@ impl Default for Limits {
 impl Limits {
     /// Limits so small that tests reach the rare paths.
     pub fn tiny() -> Limits {
-        Limits { slots: 16, kept: 96, slot_words: 40, outstanding: 4, batch: 3, read_slots: 5 }
+        Limits {
+            slots: 16,
+            kept: 96,
+            kept_bytes: 10_000,
+            slot_words: 40,
+            outstanding: 4,
+            batch: 3,
+            read_slots: 5,
+        }
     }
 
     /// The longest body of a request that fits a slot, in bytes.
@@ -104,7 +115,7 @@ impl Config {
     /// # Panics
     /// If a number is out of its range.
     pub(crate) fn check(&self) {
-        let Limits { slots, kept, slot_words, outstanding, batch, read_slots } = self.limits;
+        let Limits { slots, kept, slot_words, outstanding, batch, read_slots, .. } = self.limits;
         assert!((1..=smr::MAX_REPLICAS).contains(&self.replicas), "1 to 9 replicas");
         assert!(self.identity.replica.0 < self.replicas, "the replica is one of its group");
         assert!((8..=1 << 20).contains(&slots), "8 to 2^20 slots");

@@ -18,8 +18,8 @@ const FAIL: u8 = 2;
 const RECOVER: u8 = 6;
 
 impl<M: Memory> Replica<M> {
-    /// The lowest id among those that seem to live.
-    pub(crate) fn leader(&self) -> ReplicaId {
+    /// The replica that this one takes for the leader: the lowest id among those that seem to live.
+    pub fn leader(&self) -> ReplicaId {
         let lives = |id: &ReplicaId| *id != self.me && self.peers[id.index()].alive;
         let other = self.replicas().find(lives);
         match other {

@@ -4,20 +4,28 @@ use alloc::collections::VecDeque;
 
 use smr::{OpNumber, Viewstamp};
 
+use crate::config::Limits;
 use crate::layout::Slot;
 
-/// Slots without gaps above `base`, [`crate::Limits::kept`] at most: decided ones, and at a leader
-/// those that it has proposed.
+/// Slots without gaps above `base`, bounded by [`crate::Limits`]: decided ones, and at a leader those
+/// that it has proposed.
 #[derive(Debug)]
 pub(crate) struct Recent {
     base: Viewstamp,
     slots: VecDeque<Slot>,
+    /// Of all of them.
+    bytes: usize,
+    /// The ring: so many are kept in any case.
+    least: usize,
     most: usize,
+    most_bytes: usize,
 }
 
 impl Recent {
-    pub(crate) fn new(base: Viewstamp, most: u32) -> Recent {
-        Recent { base, slots: VecDeque::new(), most: most as usize }
+    pub(crate) fn new(base: Viewstamp, limits: &Limits) -> Recent {
+        let (least, most) = (limits.slots as usize, limits.kept as usize);
+        let most_bytes = limits.kept_bytes;
+        Recent { base, slots: VecDeque::new(), bytes: 0, least, most, most_bytes }
     }
 
     pub(crate) fn base(&self) -> OpNumber {
@@ -38,15 +46,27 @@ impl Recent {
     pub(crate) fn push(&mut self, slot: Slot) {
         assert_eq!(slot.previous(), self.last(), "values that were decided follow each other");
         assert_eq!(slot.viewstamp().op, self.last().op.next(), "operations have no gaps");
+        self.bytes += size(&slot);
         self.slots.push_back(slot);
-        if self.slots.len() > self.most {
-            self.base = self.slots.pop_front().expect("there are some").viewstamp();
+        while self.slots.len() > self.most
+            || self.slots.len() > self.least && self.bytes > self.most_bytes
+        {
+            let first = self.slots.pop_front().expect("there are some");
+            self.bytes -= size(&first);
+            self.base = first.viewstamp();
         }
     }
 
     /// Drops everything above `keep`.
     pub(crate) fn truncate(&mut self, keep: OpNumber) {
         assert!(keep >= self.base.op, "what was executed is kept");
-        self.slots.truncate((keep.0 - self.base.op.0) as usize);
+        while self.last().op > keep {
+            let last = self.slots.pop_back().expect("above the base");
+            self.bytes -= size(&last);
+        }
     }
+}
+
+fn size(slot: &Slot) -> usize {
+    size_of_val(&slot.words()[..])
 }

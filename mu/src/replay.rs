@@ -49,6 +49,7 @@ impl<M: Memory> Replica<M> {
             self.replay.forget(self.executed.op);
             self.replay.min_proposal = View(head[0]);
             self.view = self.view.max(View(head[0]));
+            self.followed = View(head[0]);
         }
         self.replay.decided = self.replay.decided.max(OpNumber(head[1].saturating_sub(1)));
         let most = self.limits().slots as usize;

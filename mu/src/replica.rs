@@ -8,7 +8,7 @@ use smr::{
     Durability, Entry, Incarnation, Now, OpNumber, Outputs, Refusal, ReplicaId, View, Viewstamp,
 };
 
-use crate::attempt::{Follower, Lead, LeadState};
+use crate::attempt::{Follower, Lead, LeadState, Stage};
 use crate::config::{Config, Limits};
 use crate::event::{Effect, Event, Memory, Operation, Purpose, Ticket};
 use crate::join::Recovery;
@@ -46,6 +46,8 @@ pub struct Replica<M> {
     pub(crate) memory: M,
     /// The highest number seen: as leader the own one.
     pub(crate) view: View,
+    /// The number of the leader that this replica follows, or followed last.
+    pub(crate) followed: View,
     pub(crate) view_changed_at: u64,
     /// The last operation executed; all that was executed is decided.
     pub(crate) executed: Viewstamp,
@@ -108,10 +110,11 @@ impl<M: Memory> Replica<M> {
             me,
             memory,
             view: View::default(),
+            followed: View::default(),
             view_changed_at: 0,
             executed: Viewstamp::default(),
             published: Head::default(),
-            recent: Recent::new(Viewstamp::default(), config.limits.kept),
+            recent: Recent::new(Viewstamp::default(), &config.limits),
             peers,
             followers: alloc::vec![Follower::default(); replicas],
             lead: Lead::default(),
@@ -137,6 +140,22 @@ impl<M: Memory> Replica<M> {
             confirmed: self.followers.iter().map(Follower::is_confirmed).collect(),
             tail: self.recent.base(),
             recovering: self.recovery.is_some(),
+        }
+    }
+
+    /// Whether what others do in memory is waited for, so that it should be looked at soon: grants,
+    /// or the log heads of followers that hold this leader up.
+    pub fn waits(&self) -> bool {
+        match self.lead.state {
+            LeadState::Following => false,
+            LeadState::Gathering | LeadState::Preparing => true,
+            LeadState::Leading => {
+                self.lead.blocked_at.is_some()
+                    || self
+                        .followers
+                        .iter()
+                        .any(|follower| matches!(follower.stage, Stage::Asking | Stage::Feeding))
+            }
         }
     }
 
@@ -187,7 +206,8 @@ impl<M: Memory> Replica<M> {
     /// The executor holds the state at `position`, and the log nothing of it.
     pub(crate) fn set_state(&mut self, position: Viewstamp) {
         self.executed = position;
-        self.recent = Recent::new(position, self.limits().kept);
+        self.followed = self.followed.max(position.view);
+        self.recent = Recent::new(position, self.limits());
         self.published = Head { head: position.op, base: position.op };
         self.replay.forget(position.op);
     }
@@ -352,8 +372,12 @@ impl<M: Memory> Protocol for Replica<M> {
         }
     }
 
+    /// A number that this replica has picked and did not lead under is nobody's view.
     fn view(&self) -> View {
-        self.view
+        match self.lead.state {
+            LeadState::Following => self.followed,
+            _ => self.view,
+        }
     }
 
     fn durable(&self) -> Viewstamp {
@@ -364,7 +388,7 @@ impl<M: Memory> Protocol for Replica<M> {
         Report {
             role: self.role(),
             durability: Durability::Memory,
-            view: self.view,
+            view: self.view(),
             op: self.recent.last(),
             commit: self.executed.op,
             disk: Viewstamp::default(),

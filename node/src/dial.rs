@@ -1,5 +1,5 @@
-//! Connects to a peer, again and again, on a thread of its own: looking up a name and connecting
-//! may block.
+//! Connects to a peer, again and again, on a thread of its own: looking up a name, connecting and
+//! being introduced may block.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -23,7 +23,7 @@ const CONNECT: Duration = Duration::from_millis(500);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// A thread that makes connections to one address when it is asked to.
+/// A thread that makes connections to one peer when it is asked to.
 pub(crate) struct Dialer {
     /// Each is a wish for a connection, after this pause. Dropped to end the thread.
     wishes: Option<Sender<Duration>>,
@@ -31,20 +31,18 @@ pub(crate) struct Dialer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where dialers put their connections.
-pub(crate) type Dialed = (ReplicaId, TcpStream);
-
 impl Dialer {
-    pub fn start(
+    /// `connect` is tried until it succeeds; what it gives goes to `dialed`.
+    pub fn start<T: Send + 'static>(
         replica: ReplicaId,
-        address: String,
-        dialed: Sender<Dialed>,
+        connect: impl Fn() -> io::Result<T> + Send + 'static,
+        dialed: Sender<(ReplicaId, T)>,
         waker: Waker,
     ) -> io::Result<Dialer> {
         let (wishes, wished) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let run = move || run(replica, &address, &wished, &stopped, &dialed, &waker);
+        let run = move || run(replica, connect, &wished, &stopped, &dialed, &waker);
         let thread = std::thread::Builder::new().name(format!("dial-{}", replica.0)).spawn(run)?;
         Ok(Dialer { wishes: Some(wishes), stop, thread: Some(thread) })
     }
@@ -69,12 +67,12 @@ impl Drop for Dialer {
     }
 }
 
-fn run(
+fn run<T>(
     replica: ReplicaId,
-    address: &str,
+    connect: impl Fn() -> io::Result<T>,
     wished: &Receiver<Duration>,
     stop: &AtomicBool,
-    dialed: &Sender<Dialed>,
+    dialed: &Sender<(ReplicaId, T)>,
     waker: &Waker,
 ) {
     while let Ok(first_pause) = wished.recv() {
@@ -88,8 +86,8 @@ fn run(
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            if let Ok(stream) = connect(address) {
-                if dialed.send((replica, stream)).is_err() {
+            if let Ok(connection) = connect() {
+                if dialed.send((replica, connection)).is_err() {
                     return;
                 }
                 waker.wake();

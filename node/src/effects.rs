@@ -9,7 +9,8 @@ use wire::{FIRST_CLIENT, Frame, Kind};
 use crate::Error;
 use crate::event::Event;
 use crate::face::Face;
-use crate::replica::Node;
+use crate::family::{EffectOf, Family, MessageOf};
+use crate::replica::Core;
 use crate::snapshots::Done;
 
 /// Bytes of a checkpoint that are made in one turn. Making them takes tens of microseconds.
@@ -17,10 +18,12 @@ const SNAPSHOT_BYTES: usize = 64 << 10;
 /// When a checkpoint that found no space is tried again, in microseconds.
 const SNAPSHOT_PAUSE: u64 = 1_000_000;
 
-impl<F: Face> Node<F> {
-    pub(crate) fn perform(&mut self, effect: Effect<vsr::Message, core::convert::Infallible>) {
+impl<F: Face, P: Family> Core<F, P> {
+    pub(crate) fn perform(&mut self, effect: Effect<MessageOf<P>, EffectOf<P>>) {
         match effect {
-            Effect::Send(to, message) => self.send(to, Kind::Replica, |out| message.encode(out)),
+            Effect::Send(to, message) => {
+                self.send(to, Kind::Replica, |out| P::encode(&message, out));
+            }
             Effect::Store(batch) => {
                 self.issued = batch.number;
                 self.disk.store(batch);
@@ -38,7 +41,7 @@ impl<F: Face> Node<F> {
                 self.installing = true;
                 self.snapshots.install(position);
             }
-            Effect::Protocol(never) => match never {},
+            Effect::Protocol(effect) => self.family.perform(effect),
         }
     }
 
@@ -101,7 +104,7 @@ impl<F: Face> Node<F> {
         incarnation: Incarnation,
         payload: bytes::Bytes,
     ) -> bool {
-        let Ok(message) = vsr::Message::decode(payload) else { return false };
+        let Some(message) = P::decode(payload) else { return false };
         let input = Input::Message { from, incarnation, message };
         self.host.step(self.now, input, &mut self.effects);
         true

@@ -1,6 +1,7 @@
 //! What ends a node or keeps it from starting, each with what to do about it.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use smr::{Durability, ReplicaId};
 
@@ -18,6 +19,17 @@ pub enum Error {
         /// The operating system's answer.
         source: std::io::Error,
     },
+    /// The directory through which the replicas of a machine share memory cannot be used.
+    Memory {
+        /// The directory.
+        directory: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// Memory cannot be shared.
+    Fabric(fabric::shm::Error),
+    /// What is asked for cannot be had together.
+    Combination(&'static str),
     /// The operating system refused something else.
     Os(&'static str, std::io::Error),
     /// The directory holds another replica, or one of a group of another shape.
@@ -68,6 +80,14 @@ impl fmt::Display for Error {
                 "cannot listen on {address} for {purpose}: {source}; stop what uses the port, or \
                  choose another"
             ),
+            Error::Memory { directory, source } => write!(
+                f,
+                "cannot meet the other replicas in {}: {source}; choose another directory, with a \
+                 path of at most 90 bytes and the same for all replicas",
+                directory.display()
+            ),
+            Error::Fabric(error) => error.fmt(f),
+            Error::Combination(what) => f.write_str(what),
             Error::Os(what, source) => write!(f, "cannot {what}: {source}"),
             Error::Mismatch { what, found, asked } => write!(
                 f,

@@ -13,6 +13,8 @@ pub enum Event {
         role: Role,
         /// In which view.
         view: View,
+        /// The view's number, as operators count them.
+        number: u64,
     },
     /// The replica has restarted and may have forgotten what it acknowledged from memory
     /// (durability `lazy`): until it has caught up, elections do not rest on it.
@@ -32,6 +34,10 @@ pub enum Event {
     },
     /// What is sent to this peer has nowhere to go.
     PeerLost(ReplicaId),
+    /// The memory of this replica is shared from now on.
+    MemoryShared(ReplicaId),
+    /// The process of this replica has ended, and its memory is let go of.
+    MemoryGone(ReplicaId),
     /// A connection to or from a peer was refused, and why.
     PeerRefused(String),
     /// A checkpoint is on disk.
@@ -58,9 +64,8 @@ impl fmt::Display for Event {
                 "the group's state is lost: run `lockstep bootstrap --accept-loss` to start over, \
                  empty",
             ),
-            Event::Role { role, view } => {
-                let (number, primary) = (view.0 >> 8, view.primary().0);
-                write!(f, "{} in view {number} of replica {primary}", role.name())
+            Event::Role { role, view, number } => {
+                write!(f, "{} in view {number} of replica {}", role.name(), view.primary().0)
             }
             Event::Forgetful => f.write_str(
                 "restarted without what it had only in memory: elections do not rest on this \
@@ -82,6 +87,10 @@ impl fmt::Display for Event {
                 durable.op.0
             ),
             Event::PeerLost(replica) => write!(f, "replica {} is not reached", replica.0),
+            Event::MemoryShared(replica) => write!(f, "shares memory with replica {}", replica.0),
+            Event::MemoryGone(replica) => {
+                write!(f, "the process of replica {} has ended", replica.0)
+            }
             Event::PeerRefused(why) => write!(f, "refused a peer: {why}"),
             Event::Checkpoint(position) => write!(f, "checkpoint at {}", position.op.0),
             Event::Installed(position) => {

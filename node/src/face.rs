@@ -5,7 +5,10 @@
 //! Invariants: a connection's answers leave in the order of its commands; a command sees the
 //! effects of all commands before it on its connection.
 
-use smr::{Durability, GroupId, Identity, Now, ReplicaId, Report, StateMachine, Viewstamp};
+use smr::{
+    Durability, GroupId, Identity, Now, OpNumber, ReplicaId, Report, StateMachine, Viewstamp,
+};
+use wire::OrderedBy;
 
 use crate::client::Answers;
 use crate::gateway::{Gateway, Lane};
@@ -49,6 +52,13 @@ pub enum Failure {
     Garbled,
     /// A crash of the group has interrupted it: not executed.
     Interrupted,
+    /// It is longer than what the group takes: not executed.
+    TooLong {
+        /// What it takes in a request, in bytes.
+        bytes: usize,
+        /// The longest that a replica takes, in bytes.
+        most: usize,
+    },
     /// A crash of the group has taken back acknowledged operations that the connection has seen
     /// (durability `lazy`). The connection is closed behind this.
     Lost {
@@ -115,6 +125,23 @@ pub struct Counters {
     pub syncs: u64,
 }
 
+/// What a replica that shares memory with others knows of them. Lists are by replica id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryStatus {
+    /// The pull-scores ([Mu] 5.1), 0 to 15: below 2 a replica has failed, above 6 it is back.
+    pub scores: Vec<u8>,
+    /// Whose memory is mapped here.
+    pub attached: Vec<bool>,
+    /// The replica that is taken for the leader.
+    pub leader: ReplicaId,
+    /// Who may write this replica's log.
+    pub holder: Option<ReplicaId>,
+    /// Whose logs this leader writes.
+    pub confirmed: Vec<bool>,
+    /// The replica holds its log above this operation.
+    pub tail: OpNumber,
+}
+
 /// The replica's state as it was at the start of the turn.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -122,8 +149,14 @@ pub struct Status {
     pub identity: Identity,
     /// The size of the group.
     pub replicas: u8,
+    /// How the group orders requests.
+    pub ordered_by: OrderedBy,
     /// The protocol's own report.
     pub report: Report,
+    /// Its view, as operators count them.
+    pub view_number: u64,
+    /// Of a replica that shares memory with the others.
+    pub memory: Option<MemoryStatus>,
     /// When the process started, in [`Now::micros`].
     pub started_at: u64,
     /// Client connections now.

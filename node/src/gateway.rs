@@ -17,7 +17,7 @@ use crate::client::{Answers, Stall};
 use crate::face::{Counters, Failure, Note};
 use crate::held::{Held, MAX_BARRIERS};
 
-/// A batch is sent at once when it has this many bytes.
+/// A batch is sent at once when it has this many bytes, or half of what a request may have.
 const BATCH_BYTES: usize = 512 << 10;
 /// A batch is sent at once when it has this many commands.
 const BATCH_COMMANDS: usize = 16 << 10;
@@ -55,6 +55,8 @@ struct Batch {
     durable: bool,
     /// About how many bytes its answer will have.
     expected: usize,
+    /// The next command did not fit.
+    closed: bool,
     /// When its first command came, in [`Now::micros`].
     since: u64,
 }
@@ -63,7 +65,8 @@ impl Batch {
     /// What was expected of a batch that was sent says nothing about the empty one in its place.
     fn full(&self) -> bool {
         !self.routes.is_empty()
-            && (self.body.len() >= BATCH_BYTES
+            && (self.closed
+                || self.body.len() >= BATCH_BYTES
                 || self.routes.len() >= BATCH_COMMANDS
                 || self.expected >= ANSWER_BYTES)
     }
@@ -139,6 +142,16 @@ pub(crate) struct Lost {
     pub rest: Vec<Route>,
 }
 
+/// What became of a command that did not fit into its batch.
+enum Split {
+    /// It is the first of the next one.
+    Room,
+    /// It has to wait.
+    Full,
+    /// It fits into no batch: its length in bytes.
+    TooLong(usize),
+}
+
 /// What has to be told.
 #[derive(Debug)]
 pub(crate) enum News {
@@ -153,6 +166,8 @@ pub(crate) struct Bounds {
     pub depth: usize,
     /// How many bytes they may have together.
     pub flying_bytes: usize,
+    /// The longest body of a request, in bytes.
+    pub longest_body: usize,
     /// When a command is given up, in microseconds after it came.
     pub patience: u64,
     /// What an acknowledgement of the group means.
@@ -180,8 +195,10 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(id: ClientId, replicas: u8, timing: vsr::Timing, bounds: Bounds) -> Gateway {
+    /// What is not answered is sent again after `retry` microseconds.
+    pub fn new(id: ClientId, replicas: u8, retry: u64, bounds: Bounds) -> Gateway {
         let first = ReplicaId(id.gateway as u8);
+        let timing = vsr::Timing { retry, ..vsr::Timing::default() };
         Gateway {
             client: vsr::Client::new(id, replicas, first, timing, vsr::OnLoss::Report),
             bounds,
@@ -242,9 +259,23 @@ impl Gateway {
             batch.since = now.micros;
             batch.expected = 0;
         }
-        batch.expected += answers.estimate();
+        let before = batch.body.len();
         push(&mut batch.body);
-        assert!(batch.body.len() <= wire::LONGEST_BODY, "the face bounds its commands");
+        if batch.body.len() > self.bounds.longest_body {
+            match self.split(logged, before, now) {
+                Split::Room => {}
+                Split::Full => {
+                    answers.stall = Some(Stall::Full);
+                    return false;
+                }
+                Split::TooLong(bytes) => {
+                    self.refuse(lane, logged, answers, note, bytes);
+                    return true;
+                }
+            }
+        }
+        let batch = self.batch(logged);
+        batch.expected += answers.estimate();
         // A read in the log is a write to those behind it.
         let counted = if logged { Lane::Write } else { Lane::Read };
         let (place, generation) = (answers.place, answers.generation);
@@ -269,6 +300,50 @@ impl Gateway {
             Lane::Read => self.counters.reads += 1,
         }
         true
+    }
+
+    /// The last command in a batch, from `at`, does not fit: sends the others and begins a batch with
+    /// it, if that can be.
+    #[cold]
+    fn split(&mut self, logged: bool, at: usize, now: Now) -> Split {
+        let longest = self.bounds.longest_body;
+        let batch = self.batch(logged);
+        let last = batch.body.split_off(at);
+        if last.len() > longest {
+            return Split::TooLong(last.len());
+        }
+        batch.closed = true;
+        self.send(now);
+        let batch = self.batch(logged);
+        if !batch.routes.is_empty() {
+            return Split::Full;
+        }
+        batch.body.extend_from_slice(&last);
+        batch.since = now.micros;
+        batch.expected = 0;
+        Split::Room
+    }
+
+    /// Takes a command that the group cannot take, and has it answered.
+    fn refuse(
+        &mut self,
+        lane: Lane,
+        logged: bool,
+        answers: &mut Answers,
+        note: Note,
+        bytes: usize,
+    ) {
+        let counted = if logged { Lane::Write } else { Lane::Read };
+        match counted {
+            Lane::Write => answers.unanswered_writes += 1,
+            Lane::Read => answers.unanswered_reads += 1,
+        }
+        let (place, generation) = (answers.place, answers.generation);
+        let (number, writes) = (answers.take(), lane == Lane::Write);
+        let durable = answers.durable;
+        let route = Route { place, generation, number, note, lane: counted, writes, durable };
+        let why = Failure::TooLong { bytes, most: self.bounds.longest_body };
+        self.finish(Finished::failed(vec![route], why));
     }
 
     /// Asks whether everything that the connection has written is durable, for up to `patience`
@@ -360,6 +435,7 @@ impl Gateway {
         self.flying_bytes += body.len();
         self.writes.body.reserve(body.len().min(BATCH_BYTES));
         self.counters.batches += 1;
+        self.writes.closed = false;
         let (since, durable) = (self.writes.since, std::mem::take(&mut self.writes.durable));
         self.held.wanted |= durable;
         let flight = Flight { number, routes, durable, body, since, answered: false };
@@ -387,6 +463,7 @@ impl Gateway {
         self.flying_bytes += body.len();
         self.reads.body.reserve(body.len().min(BATCH_BYTES));
         self.counters.batches += 1;
+        self.reads.closed = false;
         let (since, durable) = (self.reads.since, std::mem::take(&mut self.reads.durable));
         let flight = Flight { number, routes, durable, body, since, answered: false };
         self.flying_reads.push_back(flight);
@@ -521,7 +598,7 @@ impl Gateway {
             }
         }
         self.writes.body.clear();
-        self.writes.durable = false;
+        (self.writes.durable, self.writes.closed) = (false, false);
         gone.append(&mut self.writes.routes);
         self.held.lose(after.op, &mut gone);
         // The barriers behind them may be gone.
@@ -571,7 +648,7 @@ impl Gateway {
         for batch in [&mut self.writes, &mut self.reads] {
             if !batch.routes.is_empty() && late(batch.since) {
                 batch.body.clear();
-                batch.durable = false;
+                (batch.durable, batch.closed) = (false, false);
                 let routes = std::mem::take(&mut batch.routes);
                 return Some(Finished::failed(routes, Failure::Unavailable));
             }

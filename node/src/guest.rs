@@ -11,7 +11,7 @@ use std::net::TcpStream;
 
 use smr::request::MAX_OUTSTANDING;
 use smr::{ClientId, ClientMessage, Outcome, Reply, RequestNumber};
-use wire::{Frame, Header, Kind, LONGEST_BODY, Outbox, encode_frame};
+use wire::{Frame, Header, Kind, Outbox, encode_frame};
 
 use crate::poll::{Interest, Poll, Token};
 
@@ -87,8 +87,14 @@ impl Guest {
             && (self.reads < FEW_READS || coming <= READ_BYTES)
     }
 
-    /// What a frame says, taken at `now`, in [`smr::Now::micros`].
-    pub fn take(&mut self, frame: Frame, now: u64) -> Result<ClientMessage, &'static str> {
+    /// What a frame says, taken at `now`, in [`smr::Now::micros`], if its body has at most `longest`
+    /// bytes.
+    pub fn take(
+        &mut self,
+        frame: Frame,
+        longest: usize,
+        now: u64,
+    ) -> Result<ClientMessage, &'static str> {
         if frame.header.kind != Kind::Client {
             return Err("it sends what only replicas send");
         }
@@ -97,7 +103,7 @@ impl Guest {
             return Err("it changes its name");
         }
         let (key, bytes) = key(&message);
-        if bytes > LONGEST_BODY {
+        if bytes > longest {
             return Err("a request is too long");
         }
         self.end(key);
@@ -189,7 +195,7 @@ mod tests {
         let mut payload = Vec::new();
         ClientMessage::Read { expected: View(0), request }.encode(&mut payload);
         let frame = Frame { header: header(Kind::Client), payload: payload.into() };
-        guest.take(frame, now).map(|_| ())
+        guest.take(frame, wire::LONGEST_BODY, now).map(|_| ())
     }
 
     #[test]
@@ -210,8 +216,9 @@ mod tests {
         guest.forget(FORGOTTEN);
         assert!(guest.is_open());
         assert_eq!((guest.bytes, guest.reads, guest.under_way.len()), (1, 1, 1));
-        take(&mut guest, 4, LONGEST_BODY, 3).expect("one of any size is taken");
+        take(&mut guest, 4, wire::LONGEST_BODY, 3).expect("one of any size is taken");
         assert!(!guest.is_open());
-        take(&mut guest, 5, LONGEST_BODY + 1, 3).expect_err("its entry would fit into no frame");
+        take(&mut guest, 5, wire::LONGEST_BODY + 1, 3)
+            .expect_err("its entry would fit into no frame");
     }
 }

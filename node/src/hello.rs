@@ -19,7 +19,8 @@ pub(crate) fn ask_group(address: &str) -> io::Result<Hello> {
     read_hello(&mut stream)
 }
 
-fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
+/// Takes a replica's hello, and perhaps what comes behind it.
+pub(crate) fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
     let mut reader = FrameReader::new(HELLO_BYTES);
     loop {
         if let Some(frame) = reader.next_frame().map_err(io::Error::other)? {

@@ -9,8 +9,9 @@ use wire::{Frame, FrameReader, Greeting, HELLO_BYTES, Hello, MAX_PAYLOAD};
 
 use crate::clock;
 use crate::face::Face;
+use crate::family::Family;
 use crate::guest::Guest;
-use crate::replica::Node;
+use crate::replica::Core;
 
 /// Reads of one connection in one turn, 64 KiB or more each.
 const READS_A_TURN: usize = 8;
@@ -114,7 +115,8 @@ impl Inbound {
                 Speaker::Replica(_) => return Err("it changes its name".to_owned()),
                 Speaker::Guest(guest) => {
                     let id = guest.client.gateway;
-                    let message = guest.take(frame, clock::now().micros);
+                    let longest = own.longest_body as usize;
+                    let message = guest.take(frame, longest, clock::now().micros);
                     let message = message.map_err(|why| format!("client {id:08x}: {why}"))?;
                     arrived.requests.push(message);
                 }
@@ -160,7 +162,7 @@ impl Inbound {
     }
 }
 
-impl<F: Face> Node<F> {
+impl<F: Face, P: Family> Core<F, P> {
     /// Hands on what replicas and native clients have said.
     pub(crate) fn take_arrived(&mut self) {
         let mut arrived = std::mem::take(&mut self.arrived);
@@ -200,6 +202,14 @@ pub(crate) fn check(own: &Hello, other: &Hello) -> Result<(), String> {
     if other.durability != own.durability {
         return Err("it has another durability".to_owned());
     }
+    if other.order != own.order {
+        let (theirs, ours) = (other.order.name(), own.order.name());
+        return Err(format!("it orders by {theirs}, this replica by {ours}"));
+    }
+    if other.longest_body != own.longest_body {
+        let (theirs, ours) = (other.longest_body, own.longest_body);
+        return Err(format!("its longest request has {theirs} bytes, this replica's {ours}"));
+    }
     Ok(())
 }
 
@@ -210,7 +220,7 @@ mod tests {
     use smr::{
         ClientId, Durability, Incarnation, ReadRequest, ReplicaId, Request, RequestNumber, View,
     };
-    use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, encode_frame};
+    use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, OrderedBy, encode_frame};
 
     use super::*;
 
@@ -231,8 +241,9 @@ mod tests {
         encode_frame(&mut bytes, &header, |out| message.encode(out)).expect("short");
         other.write_all(&bytes).expect("sent");
         let identity = Identity { group, replica: ReplicaId(0), incarnation };
-        let (durability, clients) = (Durability::Lazy, String::new());
-        let own = Hello { identity, replicas: 3, durability, clients };
+        let (durability, order) = (Durability::Lazy, OrderedBy::Vsr);
+        let (longest_body, clients) = (1 << 20, String::new());
+        let own = Hello { identity, replicas: 3, durability, order, longest_body, clients };
         let mut arrived = Arrived::default();
         while matches!(inbound.speaker, Speaker::Stranger) {
             assert_eq!(inbound.read(&own, &mut arrived), Ok(true));

@@ -23,16 +23,20 @@ mod effects;
 mod error;
 mod event;
 mod face;
+mod family;
 mod gateway;
 mod guest;
 mod held;
 mod hello;
 mod inbound;
+mod introduce;
+mod node;
 mod options;
 mod peers;
 mod poll;
 mod replica;
 mod sessions;
+mod shared;
 mod slab;
 mod snapshots;
 mod start;
@@ -41,9 +45,11 @@ pub use disk::Emulation;
 pub use error::Error;
 pub use event::Event;
 pub use face::{
-    ConnectionId, Counters, Desk, Face, Failure, Note, Order, PeerStatus, Status, Step,
+    ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, Note, Order, PeerStatus, Status,
+    Step,
 };
-pub use options::{Birth, Options};
-pub use replica::{Exit, Node};
+pub use node::Node;
+pub use options::{Birth, Options, Ordering, SharedMemory};
+pub use replica::Exit;
 pub use start::holds_replica;
-pub use wire::MAX_NATIVE_CLIENTS;
+pub use wire::{MAX_NATIVE_CLIENTS, OrderedBy};

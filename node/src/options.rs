@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mu::Timing;
 use smr::{Durability, GroupId, ReplicaId};
 
+use crate::Error;
 use crate::disk::Emulation;
 
 /// How one replica is to be run.
@@ -25,10 +27,8 @@ pub struct Options {
     pub durability: Durability,
     /// What to do with a directory that holds no replica.
     pub birth: Birth,
-    /// The protocol's times.
-    pub timing: vsr::Timing,
-    /// The protocol's limits.
-    pub limits: vsr::Limits,
+    /// How requests are ordered.
+    pub order: Ordering,
     /// When a command is given up.
     pub patience: Duration,
     /// The most client connections.
@@ -44,6 +44,88 @@ pub struct Options {
     pub disk: ::io::Settings,
     /// A slower disk than there is. For measurements.
     pub emulation: Emulation,
+}
+
+/// How a group orders requests.
+#[derive(Clone, Debug)]
+pub enum Ordering {
+    /// Viewstamped replication, by messages: replicas on any machines.
+    Vsr {
+        /// Its times.
+        timing: vsr::Timing,
+        /// Its limits.
+        limits: vsr::Limits,
+    },
+    /// Mu, through the shared memory of one machine: protection against the end of a process, not of
+    /// the machine.
+    Mu(SharedMemory),
+}
+
+impl Default for Ordering {
+    fn default() -> Ordering {
+        Ordering::Vsr { timing: vsr::Timing::default(), limits: vsr::Limits::default() }
+    }
+}
+
+/// How replicas of one machine share memory.
+#[derive(Clone, Debug)]
+pub struct SharedMemory {
+    /// Where they meet: the same directory for all replicas of the group and for no other group. It
+    /// is made if it is missing; its path has at most 90 bytes.
+    pub directory: PathBuf,
+    /// The period of heartbeats, in microseconds, from 20. A replica that stands still is suspected
+    /// after 14 periods; one whose process ends, at once. A replica that the machine has no time for
+    /// stands still, too: 14 periods must be longer than that.
+    pub heartbeat: u64,
+    /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has
+    /// 8 MiB or 32 slots, whatever is more, and each process holds it once per replica.
+    pub slot_bytes: usize,
+}
+
+/// Bytes that the slots of a log have together, unless they are very large or very small.
+const LOG_BYTES: usize = 8 << 20;
+
+impl SharedMemory {
+    /// Shared memory with the defaults for all but what has none.
+    pub fn new(directory: PathBuf) -> SharedMemory {
+        SharedMemory { directory, heartbeat: 5_000, slot_bytes: 66 << 10 }
+    }
+
+    /// The longest body of a request, in bytes.
+    pub fn longest_body(&self) -> usize {
+        self.limits().body_bytes()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !(1 << 10..=8 << 20).contains(&self.slot_bytes) {
+            return Err(Error::Combination("a slot must have between 1 KiB and 8 MiB"));
+        }
+        if !(20..=1_000_000).contains(&self.heartbeat) {
+            let text = "the heartbeat's period must be between 20 microseconds and a second";
+            return Err(Error::Combination(text));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> mu::Limits {
+        mu::Limits {
+            slots: (LOG_BYTES / self.slot_bytes).clamp(32, 2048) as u32,
+            slot_words: (self.slot_bytes / 8) as u32,
+            // A would-be leader reads whole slots, and mostly finds one or none.
+            read_slots: 2,
+            ..mu::Limits::default()
+        }
+    }
+
+    pub(crate) fn timing(&self) -> mu::Timing {
+        let Timing { retry, stall, patience, .. } = Timing::default();
+        mu::Timing {
+            heartbeat: self.heartbeat,
+            retry: retry.max(self.heartbeat),
+            stall: stall.max(20 * self.heartbeat),
+            patience,
+        }
+    }
 }
 
 /// What an empty data directory means.
@@ -73,8 +155,7 @@ impl Options {
             clients,
             durability,
             birth,
-            timing: vsr::Timing::default(),
-            limits: vsr::Limits::default(),
+            order: Ordering::default(),
             patience: Duration::from_secs(10),
             max_clients: 10_000,
             output_bytes: 512 << 20,

@@ -16,7 +16,7 @@ use wire::{
 };
 
 use crate::clock;
-use crate::dial::{Dialed, Dialer, notice_death};
+use crate::dial::{Dialer, connect, notice_death};
 use crate::event::Event;
 use crate::face::{Counters, PeerStatus};
 use crate::inbound::{Arrived, Inbound, Speaker, check};
@@ -70,7 +70,7 @@ pub(crate) struct Peers {
     /// When native clients' requests are looked through again, in [`smr::Now::micros`].
     forget_at: u64,
     door: Door,
-    dialed: Receiver<Dialed>,
+    dialed: Receiver<(ReplicaId, TcpStream)>,
     shared: Vec<u8>,
     pub events: Vec<Event>,
 }
@@ -93,7 +93,9 @@ impl Peers {
                 links.push(None);
                 continue;
             }
-            let dialer = Dialer::start(replica, address.clone(), sender.clone(), poll.waker())?;
+            let to = address.clone();
+            let dialer =
+                Dialer::start(replica, move || connect(&to), sender.clone(), poll.waker())?;
             dialer.dial(Duration::ZERO);
             links.push(Some(Link {
                 replica,

@@ -25,6 +25,8 @@ pub(crate) enum Token {
     Outbound(u32),
     /// A client's connection, by its place.
     Client(u32),
+    /// The end of a process that shares memory, by its id.
+    Memory(u32),
 }
 
 impl Token {
@@ -36,6 +38,7 @@ impl Token {
             Token::Inbound(place) => (3, place),
             Token::Outbound(place) => (4, place),
             Token::Client(place) => (5, place),
+            Token::Memory(place) => (6, place),
         };
         kind << 32 | u64::from(place)
     }
@@ -49,6 +52,7 @@ impl Token {
             3 => Token::Inbound(place),
             4 => Token::Outbound(place),
             5 => Token::Client(place),
+            6 => Token::Memory(place),
             _ => unreachable!("only packed tokens are registered"),
         }
     }

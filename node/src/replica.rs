@@ -15,6 +15,7 @@ use crate::clock;
 use crate::disk::Disk;
 use crate::event::Event;
 use crate::face::{Face, Failure, Order, Status};
+use crate::family::{EffectOf, Family, MessageOf};
 use crate::gateway::{End, Finished, Gateway, News};
 use crate::inbound::Arrived;
 use crate::peers::Peers;
@@ -23,7 +24,8 @@ use crate::sessions::{Around, Sessions};
 use crate::snapshots::Snapshots;
 use crate::{Error, Options};
 
-pub(crate) type Effects = Vec<Effect<vsr::Message, core::convert::Infallible>>;
+/// What the protocol and the service want done.
+pub(crate) type Effects<P> = Vec<Effect<MessageOf<P>, EffectOf<P>>>;
 
 /// The loop sleeps no longer than this, in microseconds, so that it notices a signal that came
 /// while it was about to sleep.
@@ -43,10 +45,11 @@ pub enum Exit {
 }
 
 /// One replica with its network, disk and clock.
-pub struct Node<F: Face> {
+pub(crate) struct Core<F: Face, P: Family> {
     pub(crate) options: Options,
     pub(crate) poll: Poll,
-    pub(crate) host: Host<vsr::Replica, F::Service>,
+    pub(crate) family: P,
+    pub(crate) host: Host<P::Replica, F::Service>,
     pub(crate) gateway: Gateway,
     pub(crate) peers: Peers,
     pub(crate) sessions: Sessions<F>,
@@ -54,7 +57,7 @@ pub struct Node<F: Face> {
     pub(crate) snapshots: Snapshots,
     pub(crate) status: Status,
     pub(crate) now: Now,
-    pub(crate) effects: Effects,
+    pub(crate) effects: Effects<P>,
     pub(crate) sends: vsr::Sends,
     pub(crate) arrived: Arrived,
     pub(crate) issued: StoreNumber,
@@ -82,11 +85,8 @@ pub struct Node<F: Face> {
     pub(crate) events: Box<dyn FnMut(&Event)>,
 }
 
-impl<F: Face> Node<F> {
+impl<F: Face, P: Family> Core<F, P> {
     /// Runs the replica until `stop` is set or a face orders its end.
-    ///
-    /// # Errors
-    /// A disk that fails, or a newer life of the replica. The replica must not go on then.
     pub fn run(mut self, stop: &Arc<AtomicBool>) -> Result<Exit, Error> {
         let mut ready = Vec::new();
         // Relaxed: the flag stands for itself.
@@ -97,7 +97,7 @@ impl<F: Face> Node<F> {
         if exit == Exit::Stopped {
             self.finish(&mut ready)?;
         }
-        let Node { disk, .. } = self;
+        let Core { disk, .. } = self;
         disk.close()?;
         Ok(exit)
     }
@@ -124,7 +124,9 @@ impl<F: Face> Node<F> {
         for &ready in ready.iter() {
             self.on_ready(ready)?;
         }
-        self.on_time();
+        let now = self.now;
+        let early = self.family.begin_turn(&self.poll, self.host.protocol(), now);
+        self.on_time(early);
         self.settle();
         self.follow_view();
         let mut around = Around {
@@ -135,6 +137,7 @@ impl<F: Face> Node<F> {
         };
         self.sessions.resume(&mut around);
         self.gateway.send(self.now);
+        self.tell();
         self.settle();
         self.pump_snapshot();
         self.settle();
@@ -172,8 +175,13 @@ impl<F: Face> Node<F> {
         if pumping || self.sessions.resumable(&self.gateway) {
             return 0;
         }
-        let due =
-            [self.host.deadline(), self.gateway.deadline(), self.errand_at(), self.snapshot_retry];
+        let due = [
+            self.host.deadline(),
+            self.gateway.deadline(),
+            self.errand_at(),
+            self.snapshot_retry,
+            self.family.next_turn(self.host.protocol(), self.now),
+        ];
         let due = due.into_iter().flatten().min().unwrap_or(u64::MAX);
         due.saturating_sub(self.now.micros).min(LONGEST_SLEEP)
     }
@@ -190,7 +198,9 @@ impl<F: Face> Node<F> {
 
     fn on_ready(&mut self, ready: Ready) -> Result<(), Error> {
         match ready.token {
+            Token::Memory(_) => self.family.stir(),
             Token::Wake => {
+                self.family.stir();
                 self.peers.adopt(&self.poll);
                 self.peers.resume(&mut self.arrived, &mut self.gateway.counters);
                 self.take_arrived();
@@ -218,8 +228,9 @@ impl<F: Face> Node<F> {
         Ok(())
     }
 
-    fn on_time(&mut self) {
-        if self.host.deadline().is_some_and(|due| due <= self.now.micros) {
+    /// Does what is due. With `early` the protocol's timeout comes now.
+    fn on_time(&mut self, early: bool) {
+        if early || self.host.deadline().is_some_and(|due| due <= self.now.micros) {
             self.host.step(self.now, Input::Timeout, &mut self.effects);
         }
         if self.gateway.deadline().is_some_and(|due| due <= self.now.micros) {
@@ -247,6 +258,9 @@ impl<F: Face> Node<F> {
             }
             if self.effects.is_empty() {
                 self.effects = effects;
+            }
+            while let Some(event) = self.family.next_event() {
+                self.host.step(self.now, Input::Event(event), &mut self.effects);
             }
             let mut sends = std::mem::take(&mut self.sends);
             self.gateway.take_sends(&mut sends);
@@ -308,10 +322,11 @@ impl<F: Face> Node<F> {
 
     fn refresh_status(&mut self) {
         let report = self.host.protocol().report();
-        for event in changes(&self.status.report, &report) {
+        for event in changes(&self.status.report, &report, P::view_number) {
             (self.events)(&event);
         }
         self.status.report = report;
+        self.status.view_number = P::view_number(report.view);
         if self.now.micros < self.status_at + STATUS_AGE {
             return;
         }
@@ -319,9 +334,11 @@ impl<F: Face> Node<F> {
         self.status.connections = self.sessions.connections();
         self.status.counters = self.gateway.counters;
         self.peers.status(&mut self.status.peers);
+        self.status.memory = self.family.memory_status(self.host.protocol());
     }
 
     fn report(&mut self) {
+        self.family.take_reports(&mut self.peers.events);
         for event in self.peers.events.drain(..) {
             (self.events)(&event);
         }
@@ -329,13 +346,13 @@ impl<F: Face> Node<F> {
 }
 
 /// What an operator should know of the change from one report to the next.
-fn changes(before: &Report, now: &Report) -> impl Iterator<Item = Event> {
+fn changes(before: &Report, now: &Report, number: fn(View) -> u64) -> impl Iterator<Item = Event> {
     let moved = (now.role, now.view) != (before.role, before.view);
     let lost = now.rolled_back.saturating_sub(before.rolled_back);
     let risky = now.risky_elections > before.risky_elections;
     [
         (now.forgetful && !before.forgetful).then_some(Event::Forgetful),
-        moved.then_some(Event::Role { role: now.role, view: now.view }),
+        moved.then_some(Event::Role { role: now.role, view: now.view, number: number(now.view) }),
         risky.then_some(Event::RiskyElection(now.view)),
         (lost > 0).then_some(Event::RolledBack { operations: lost, durable: now.durable }),
         (before.forgetful && !now.forgetful).then_some(Event::Remembers(now.op)),

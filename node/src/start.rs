@@ -16,13 +16,14 @@ use crate::clock;
 use crate::disk::{Disk, Space};
 use crate::event::Event;
 use crate::face::{Counters, Face, Status};
+use crate::family::Family;
 use crate::gateway::{Bounds, Gateway};
 use crate::hello::ask_group;
 use crate::inbound::Arrived;
-use crate::options::Birth;
+use crate::options::{Birth, Ordering};
 use crate::peers::Peers;
 use crate::poll::{Interest, Poll, Token};
-use crate::replica::Node;
+use crate::replica::Core;
 use crate::sessions::Sessions;
 use crate::snapshots::Snapshots;
 use crate::{Error, Options};
@@ -35,19 +36,29 @@ const JOIN_PAUSE: Duration = Duration::from_millis(100);
 /// In durability `lazy` a disk is forced this often, unless somebody waits for it: a longer pause
 /// saves processor time, and makes the tail longer that a crash of all may take.
 const LAZY_PACE: Duration = Duration::from_millis(3);
+/// When a gateway asks again where a fail-over takes milliseconds, in microseconds.
+const MU_RETRY: u64 = 40_000;
 
-impl<F: Face> Node<F> {
+/// What the replicas of a group must have in common to share a protocol.
+pub(crate) struct Setting<'a> {
+    pub options: &'a Options,
+    /// Who this replica is, as it says to others.
+    pub hello: &'a Hello,
+    pub poll: &'a Poll,
+    pub now: Now,
+}
+
+impl<F: Face, P: Family> Core<F, P> {
     /// Opens the data directory (or makes it, as [`Options::birth`] says), loads its state into
-    /// `service` and listens. `events` is told what an operator should know.
-    ///
-    /// # Errors
-    /// If the directory cannot be used or is another replica's, or an address is taken.
+    /// `service` and listens. `events` is told what an operator should know. `order` sets up the
+    /// protocol.
     pub fn open(
         options: Options,
         face: F,
         service: F::Service,
         mut events: Box<dyn FnMut(&Event)>,
-    ) -> Result<Node<F>, Error> {
+        order: impl FnOnce(&Setting<'_>) -> Result<(P, P::Replica), Error>,
+    ) -> Result<Core<F, P>, Error> {
         // The addresses first: a start that fails must not use up a life.
         let own = &options.peers[options.replica.index()];
         let peers_listener = listen(own, "replicas")?;
@@ -65,8 +76,8 @@ impl<F: Face> Node<F> {
         }
         let parts = Parts { directory, log, executor, lost: on_disk.lost };
         let listeners = (peers_listener, clients_listener);
-        let mut node = Node::assemble(options, on_disk.identity(), face, parts, listeners, events)
-            .map_err(|error| Error::Os("set up the event loop", error))?;
+        let mut node =
+            Core::assemble(options, on_disk.identity(), face, parts, listeners, events, order)?;
         node.host.step(node.now, Input::Start(recovered), &mut node.effects);
         Ok(node)
     }
@@ -79,34 +90,45 @@ impl<F: Face> Node<F> {
         parts: Parts<F::Service>,
         (peers_listener, clients_listener): (TcpListener, TcpListener),
         events: Box<dyn FnMut(&Event)>,
-    ) -> std::io::Result<Node<F>> {
-        let poll = Poll::new()?;
-        clients_listener.set_nonblocking(true)?;
-        poll.add(&clients_listener, Token::Clients, Interest::READ)?;
+        order: impl FnOnce(&Setting<'_>) -> Result<(P, P::Replica), Error>,
+    ) -> Result<Core<F, P>, Error> {
+        let os = |error| Error::Os("set up the event loop", error);
+        let poll = Poll::new().map_err(os)?;
+        clients_listener.set_nonblocking(true).map_err(os)?;
+        poll.add(&clients_listener, Token::Clients, Interest::READ).map_err(os)?;
         let replicas = options.peers.len() as u8;
         let now = clock::now();
         let hello = Hello {
             identity,
             replicas,
             durability: options.durability,
+            order: P::ORDERED_BY,
+            longest_body: longest_body(&options) as u32,
             clients: options.advertise.clone(),
         };
+        let (family, replica) =
+            order(&Setting { options: &options, hello: &hello, poll: &poll, now })?;
         let space = (options.durability != Durability::Memory)
             .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
         let lazy = options.durability == Durability::Lazy;
         let pace = if lazy { LAZY_PACE } else { Duration::ZERO };
-        let host = host(&options, identity, now, parts.executor);
+        let host = Host::new(replica, parts.executor);
+        let report = host.protocol().report();
         let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);
-        Ok(Node {
+        Ok(Core {
             gateway: gateway(&options, identity),
-            peers: Peers::start(hello, peers_listener, &options.peers, &poll)?,
+            peers: Peers::start(hello, peers_listener, &options.peers, &poll).map_err(os)?,
             sessions: Sessions::new(face, clients_listener, max_clients, output_bytes),
-            disk: Disk::start(parts.log, space, options.emulation, pace, poll.waker())?,
-            snapshots: Snapshots::start(parts.directory, poll.waker())?,
+            disk: Disk::start(parts.log, space, options.emulation, pace, poll.waker())
+                .map_err(os)?,
+            snapshots: Snapshots::start(parts.directory, poll.waker()).map_err(os)?,
             status: Status {
                 identity,
                 replicas,
-                report: host.protocol().report(),
+                ordered_by: P::ORDERED_BY,
+                view_number: P::view_number(report.view),
+                memory: family.memory_status(host.protocol()),
+                report,
                 started_at: now.micros,
                 connections: 0,
                 disk_full: false,
@@ -116,6 +138,7 @@ impl<F: Face> Node<F> {
             },
             options,
             poll,
+            family,
             host,
             now,
             effects: Vec::new(),
@@ -148,19 +171,20 @@ struct Parts<S: StateMachine> {
     lost: bool,
 }
 
-fn host<S: StateMachine>(
-    options: &Options,
-    identity: Identity,
-    now: Now,
-    executor: Executor<S>,
-) -> Host<vsr::Replica, S> {
-    let replicas = options.peers.len() as u8;
-    let protocol = vsr::Replica::new(vsr::Config {
-        timing: options.timing,
-        limits: options.limits,
-        ..vsr::Config::new(identity, replicas, options.durability, now.micros)
-    });
-    Host::new(protocol, executor)
+/// The longest body of a request, in bytes.
+fn longest_body(options: &Options) -> usize {
+    match &options.order {
+        Ordering::Vsr { .. } => wire::LONGEST_BODY,
+        Ordering::Mu(shared) => shared.longest_body(),
+    }
+}
+
+/// When a gateway asks again, in microseconds.
+fn retry(options: &Options) -> u64 {
+    match &options.order {
+        Ordering::Vsr { timing, .. } => timing.retry,
+        Ordering::Mu(_) => MU_RETRY,
+    }
 }
 
 fn gateway(options: &Options, identity: Identity) -> Gateway {
@@ -169,10 +193,11 @@ fn gateway(options: &Options, identity: Identity) -> Gateway {
     let bounds = Bounds {
         depth: options.window,
         flying_bytes: FLYING_BYTES,
+        longest_body: longest_body(options),
         patience: options.patience.as_micros() as u64,
         durability: options.durability,
     };
-    Gateway::new(client, options.peers.len() as u8, options.timing, bounds)
+    Gateway::new(client, options.peers.len() as u8, retry(options), bounds)
 }
 
 fn listen(address: &str, purpose: &'static str) -> Result<TcpListener, Error> {

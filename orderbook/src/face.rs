@@ -122,6 +122,7 @@ impl Face for Exchange {
             Failure::StateLost => Refusal::StateLost,
             Failure::Retired => Refusal::Retired,
             Failure::Garbled => Refusal::Garbled,
+            Failure::TooLong { .. } => unreachable!("orders are short"),
         };
         refuse(out, note, refusal);
     }

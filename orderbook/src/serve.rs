@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use node::{Birth, Event, Node, Options};
+use node::{Birth, Event, Node, Options, Ordering, SharedMemory};
 use orderbook::Engine;
 use orderbook::face::Exchange;
 use smr::{GroupId, ReplicaId};
@@ -18,6 +18,16 @@ enum Durability {
     Memory,
     /// On disk at a quorum
     Sync,
+}
+
+/// How requests are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// By messages: replicas on any machines
+    Vsr,
+    /// Through shared memory, which the replicas meet over in `memory` beside their data: all on one
+    /// machine, against the end of processes, with durability memory
+    Mu,
 }
 
 #[derive(Args)]
@@ -37,6 +47,9 @@ pub struct Serve {
     /// What an acknowledgement means
     #[arg(long, value_enum, default_value = "sync")]
     durability: Durability,
+    /// How requests are ordered
+    #[arg(long, value_enum, default_value = "vsr")]
+    order: Order,
     /// Create the group; only for the first start of all its replicas
     #[arg(long)]
     bootstrap: bool,
@@ -69,8 +82,15 @@ pub fn serve(flags: Serve) -> Result<()> {
     let mut options =
         Options::new(flags.dir, replica, flags.peers, listen.clone(), durability, birth);
     options.spin = flags.spin_us;
-    if let Some(bytes) = flags.checkpoint_bytes {
-        options.limits.checkpoint_bytes = bytes;
+    match (flags.order, &mut options.order) {
+        (Order::Mu, order) => {
+            let memory = options.directory.with_file_name("memory");
+            *order = Ordering::Mu(SharedMemory::new(memory));
+        }
+        (Order::Vsr, Ordering::Vsr { limits, .. }) => {
+            limits.checkpoint_bytes = flags.checkpoint_bytes.unwrap_or(limits.checkpoint_bytes);
+        }
+        (Order::Vsr, Ordering::Mu(_)) => unreachable!("it is vsr unless something else is asked"),
     }
     if let Some(bytes) = flags.segment_bytes {
         options.disk.segment_bytes = bytes;

@@ -42,12 +42,44 @@ pub enum Durability {
     Sync,
 }
 
+impl Durability {
+    /// What is meant where nothing is said.
+    pub fn by_default(order: Order) -> Durability {
+        match order {
+            Order::Vsr => Durability::Sync,
+            Order::Mu => Durability::Memory,
+        }
+    }
+}
+
 impl From<Durability> for smr::Durability {
     fn from(durability: Durability) -> smr::Durability {
         match durability {
             Durability::Memory => smr::Durability::Memory,
             Durability::Lazy => smr::Durability::Lazy,
             Durability::Sync => smr::Durability::Sync,
+        }
+    }
+}
+
+/// How a group orders requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Viewstamped replication, by messages: replicas on any machines
+    #[default]
+    Vsr,
+    /// Mu, through shared memory: all replicas on one machine, against the end of processes, not of
+    /// the machine; durability memory
+    Mu,
+}
+
+impl Order {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Vsr => "vsr",
+            Order::Mu => "mu",
         }
     }
 }
@@ -77,6 +109,10 @@ The file given with --config has the same settings, in TOML; flags go before it:
   advertise = \"a:6379\"                # --advertise
   dir = \"/var/lib/lockstep\"           # --dir
   durability = \"sync\"                 # --durability: sync, lazy or memory
+  order = \"vsr\"                       # --order: vsr or mu
+  memory = \"/run/lockstep\"            # --memory, for order mu
+  heartbeat_us = 5000                 # --heartbeat-us, for order mu
+  slot_bytes = 67584                  # --slot-bytes, for order mu
   bootstrap = false                   # --bootstrap
   group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
   max_clients = 10000                 # --max-clients
@@ -106,9 +142,24 @@ pub struct Serve {
     /// The data directory; made if missing
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// What an acknowledgement means [default: sync]
+    /// What an acknowledgement means [default: sync, or memory with --order mu]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
+    /// How requests are ordered [default: vsr]
+    #[arg(long, value_enum)]
+    pub order: Option<Order>,
+    /// With --order mu: the directory where the group's replicas meet to share memory, the same for
+    /// all of them and at most 90 bytes long [default: `memory` beside the data directory]
+    #[arg(long)]
+    pub memory: Option<PathBuf>,
+    /// With --order mu: the period of heartbeats. A replica that stands still for 14 of them loses the
+    /// lead; one that ends loses it at once [default: HEARTBEAT_US]
+    #[arg(long)]
+    pub heartbeat_us: Option<u64>,
+    /// With --order mu: bytes of a slot of the log, which the longest command has to fit with 160
+    /// bytes to spare; the same for all replicas, at most 8 MiB [default: 66 KiB]
+    #[arg(long)]
+    pub slot_bytes: Option<usize>,
     /// Create the group; only for the first start of all its replicas
     #[arg(long)]
     pub bootstrap: bool,
@@ -171,9 +222,12 @@ pub struct Demo {
     /// How many replicas, 1 to 9
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub replicas: u8,
-    /// What an acknowledgement means
-    #[arg(long, value_enum, default_value = "sync")]
-    pub durability: Durability,
+    /// What an acknowledgement means [default: sync, or memory with --order mu]
+    #[arg(long, value_enum)]
+    pub durability: Option<Durability>,
+    /// How requests are ordered
+    #[arg(long, value_enum, default_value = "vsr")]
+    pub order: Order,
     /// Keep the data here, and go on with what is there [default: a temporary directory]
     #[arg(long)]
     pub dir: Option<PathBuf>,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::cli::Demo;
+use crate::cli::{Demo, Durability};
 use crate::link::Link;
 use crate::supervise::Group;
 
@@ -26,6 +26,7 @@ const PEER_PORTS: u16 = 100;
 pub struct Plan {
     pub replicas: u8,
     pub durability: &'static str,
+    pub order: &'static str,
     pub group: String,
     pub port: u16,
     pub dir: PathBuf,
@@ -56,6 +57,7 @@ impl Plan {
         let text = serde_json::to_string_pretty(&json!({
             "replicas": self.replicas,
             "durability": self.durability,
+            "order": self.order,
             "group": self.group,
             "port": self.port,
             "created": self.created,
@@ -117,8 +119,9 @@ fn greet(plan: &Plan, took: Duration) {
     let port = plan.port;
     let ports: Vec<String> = (0..plan.replicas).map(|id| plan.resp(id)).collect();
     println!(
-        "ready: {} replicas, durability {}, after {} ms; data in {}",
+        "ready: {} replicas, order {}, durability {}, after {} ms; data in {}",
         plan.replicas,
+        plan.order,
         plan.durability,
         took.as_millis(),
         plan.dir.display()
@@ -143,9 +146,11 @@ fn plan(flags: &Demo) -> Result<Plan> {
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let dir = dir.canonicalize()?;
+    let durability = flags.durability.unwrap_or(Durability::by_default(flags.order));
     let mut plan = Plan {
         replicas: flags.replicas,
-        durability: smr::Durability::from(flags.durability).name(),
+        durability: smr::Durability::from(durability).name(),
+        order: flags.order.name(),
         group: format!("{:016x}", crate::serve::nonce(0).max(1)),
         port: flags.port,
         dir,
@@ -178,6 +183,15 @@ fn resume(plan: &mut Plan, path: &Path) -> Result<()> {
             "{dir} holds a group of durability {durability}, not {}: give --durability \
              {durability}, or another --dir",
             plan.durability
+        );
+    }
+    // Directories of former releases do not say.
+    let order = held["order"].as_str().unwrap_or("vsr");
+    if order != plan.order {
+        bail!(
+            "{dir} holds a group that orders by {order}, not {}: give --order {order}, or another \
+             --dir",
+            plan.order
         );
     }
     plan.group = held["group"].as_str().unwrap_or_default().to_owned();

@@ -144,7 +144,7 @@ pub fn to_table(members: &[Member]) -> String {
             number("pid"),
             member.text("role").to_owned(),
             member.text("status").to_owned(),
-            member.number("view").map_or(0, |view| view >> 8).to_string(),
+            number("view_number"),
             commit.to_string(),
             lag.unwrap_or_else(|| "-".to_owned()),
             number("disk"),
@@ -154,10 +154,48 @@ pub fn to_table(members: &[Member]) -> String {
             member.resp.clone(),
         ]);
     }
+    let mut text = align(&rows);
+    let rows = memory_rows(members);
+    if rows.len() > 1 {
+        text.push('\n');
+        text += &align(&rows);
+    }
+    text
+}
+
+/// What replicas that share memory know of each other.
+fn memory_rows(members: &[Member]) -> Vec<[String; 7]> {
+    let titles = ["id", "scores", "leader", "log held by", "confirmed", "log tail", "log head"];
+    let mut rows = vec![titles.map(str::to_owned)];
+    for member in members {
+        let Some(memory) = member.status.as_ref().map(|status| &status["memory"]) else { continue };
+        if memory.is_null() {
+            continue;
+        }
+        let list = |field: &str| {
+            let all = memory[field].as_array().into_iter().flatten();
+            let text: Vec<String> = all.map(Json::to_string).collect();
+            if text.is_empty() { "-".to_owned() } else { text.join(",") }
+        };
+        let number = |field: &str| memory[field].as_u64().map_or("-".to_owned(), |n| n.to_string());
+        rows.push([
+            member.id.to_string(),
+            list("scores"),
+            number("leader"),
+            number("log_holder"),
+            list("confirmed"),
+            number("log_tail"),
+            number("log_head"),
+        ]);
+    }
+    rows
+}
+
+fn align<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..12).map(width).collect();
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');

@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use node::{Birth, Emulation, Event, Exit, Node, Options};
+use node::{Birth, Emulation, Event, Exit, Node, Options, Ordering, SharedMemory};
 use rustix::process::Signal;
 use serde::Deserialize;
 use smr::{GroupId, ReplicaId};
 
-use crate::cli::{Durability, Serve};
+use crate::cli::{Durability, Order, Serve};
 use crate::redis::{Bounds, Redis};
 
 /// The longest command that still fits into a frame with all that goes around it.
@@ -32,6 +32,10 @@ struct File {
     advertise: Option<String>,
     dir: Option<PathBuf>,
     durability: Option<Durability>,
+    order: Option<Order>,
+    memory: Option<PathBuf>,
+    heartbeat_us: Option<u64>,
+    slot_bytes: Option<usize>,
     bootstrap: Option<bool>,
     group: Option<String>,
     max_clients: Option<usize>,
@@ -124,7 +128,9 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     );
     let dir = flags.dir.or(file.dir).with_context(|| missing("dir"))?;
     let resp = flags.resp.or(file.resp).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
-    let durability = flags.durability.or(file.durability).unwrap_or(Durability::Sync).into();
+    let order = flags.order.or(file.order).unwrap_or_default();
+    let durability = flags.durability.or(file.durability);
+    let durability = durability.unwrap_or(Durability::by_default(order)).into();
     let group = match flags.group.or(file.group) {
         Some(text) => parse_group(&text)?,
         None => group_of(&peers),
@@ -134,6 +140,18 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         false => Birth::Join,
     };
     let mut options = Options::new(dir, ReplicaId(id), peers, resp, durability, birth);
+    let memory = flags.memory.or(file.memory);
+    let heartbeat = flags.heartbeat_us.or(file.heartbeat_us);
+    let slot_bytes = flags.slot_bytes.or(file.slot_bytes);
+    if order == Order::Mu {
+        let mut shared = SharedMemory::new(memory.unwrap_or_else(|| beside(&options.directory)));
+        shared.heartbeat = heartbeat.unwrap_or(shared.heartbeat);
+        shared.slot_bytes = slot_bytes.unwrap_or(shared.slot_bytes);
+        options.order = Ordering::Mu(shared);
+    } else {
+        let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
+        ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
+    }
     if let Some(advertise) = flags.advertise.or(file.advertise) {
         options.advertise = advertise;
     }
@@ -150,11 +168,9 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     if let Some(bytes) = flags.segment_bytes {
         options.disk.segment_bytes = bytes;
     }
-    if let Some(bytes) = flags.checkpoint_bytes {
-        options.limits.checkpoint_bytes = bytes;
-    }
-    if let Some(bytes) = flags.lag_bytes {
-        options.limits.lag_bytes = bytes;
+    if let Ordering::Vsr { limits, .. } = &mut options.order {
+        limits.checkpoint_bytes = flags.checkpoint_bytes.unwrap_or(limits.checkpoint_bytes);
+        limits.lag_bytes = flags.lag_bytes.unwrap_or(limits.lag_bytes);
     }
     if let Some(micros) = flags.emulate_disk_latency {
         options.emulation.latency = Duration::from_micros(micros);
@@ -170,6 +186,11 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         options.disk.syncing = ::io::Syncing::UnsafeOff;
     }
     Ok(options)
+}
+
+/// Where the replicas meet whose data are side by side.
+fn beside(directory: &Path) -> PathBuf {
+    directory.with_file_name("memory")
 }
 
 /// Parses a group's id.

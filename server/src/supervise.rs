@@ -135,7 +135,7 @@ impl Group {
         let id = primary["id"].as_u64();
         if self.primary != id {
             if self.primary.is_some() {
-                let view = primary["view"].as_u64().unwrap_or(0) >> 8;
+                let view = primary["view_number"].as_u64().unwrap_or(0);
                 println!("replica {} is the new primary, in view {view}", id.unwrap_or(0));
             }
             self.primary = id;
@@ -208,6 +208,7 @@ fn spawn(plan: &Plan, id: u8) -> Result<Child> {
     command.arg("--resp").arg(plan.resp(id));
     command.arg("--dir").arg(plan.dir.join(id.to_string()));
     command.args(["--durability", plan.durability, "--group", &plan.group]);
+    command.args(["--order", plan.order]);
     command.arg("--die-with-parent").arg(std::process::id().to_string());
     if !plan.created {
         command.arg("--bootstrap");

@@ -6,7 +6,7 @@ use smr::{GroupId, Incarnation, ReplicaId};
 use crate::Error;
 
 /// The version that this crate writes and reads. It changes with any layout behind it.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 36;
 /// The longest payload, in bytes.

@@ -1,7 +1,8 @@
 //! What two processes say first on a connection, so that replicas of different groups, sizes or
 //! durabilities are never mixed up. All are frames of [`Kind::Hello`], with these payloads:
 //!
-//! - a replica's: replicas u8, durability u8 (0 memory, 1 sync, 2 lazy), the address for clients;
+//! - a replica's: replicas u8, durability u8 (0 memory, 1 sync, 2 lazy), order u8 (0 vsr, 1 mu),
+//!   longest request u32, the address for clients;
 //! - a client's, from [`NO_REPLICA`]: its gateway u32; the header has its incarnation, and the
 //!   group that it wants or zero;
 //! - of somebody who only asks which group this is, from [`NO_REPLICA`]: empty.
@@ -20,6 +21,25 @@ pub const FIRST_CLIENT: u32 = 1 << 16;
 /// The most native clients that a replica takes at a time.
 pub const MAX_NATIVE_CLIENTS: usize = 256;
 
+/// How a group orders requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderedBy {
+    /// Viewstamped replication: messages over TCP.
+    Vsr = 0,
+    /// Mu: one-sided writes into shared memory.
+    Mu = 1,
+}
+
+impl OrderedBy {
+    /// The word that operators use.
+    pub fn name(self) -> &'static str {
+        match self {
+            OrderedBy::Vsr => "vsr",
+            OrderedBy::Mu => "mu",
+        }
+    }
+}
+
 /// Who a replica says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -29,6 +49,10 @@ pub struct Hello {
     pub replicas: u8,
     /// What the group's acknowledgements mean.
     pub durability: Durability,
+    /// How the group orders requests.
+    pub order: OrderedBy,
+    /// The longest body of a request that the group takes, in bytes.
+    pub longest_body: u32,
     /// Where its RESP clients reach it; at most half of [`HELLO_BYTES`] is sent.
     pub clients: String,
 }
@@ -41,6 +65,8 @@ impl Hello {
         let payload = |out: &mut Vec<u8>| {
             out.push(self.replicas);
             out.push(self.durability as u8);
+            out.push(self.order as u8);
+            out.extend_from_slice(&self.longest_body.to_le_bytes());
             let longest = HELLO_BYTES / 2;
             out.extend_from_slice(&self.clients.as_bytes()[..self.clients.len().min(longest)]);
         };
@@ -50,7 +76,7 @@ impl Hello {
     /// `None` for a frame that is no replica's hello.
     pub fn decode(frame: &Frame) -> Option<Hello> {
         let Header { kind, group, from, incarnation } = frame.header;
-        let [replicas, durability, clients @ ..] = &frame.payload[..] else {
+        let [replicas, durability, order, a, b, c, d, clients @ ..] = &frame.payload[..] else {
             return None;
         };
         if kind != Kind::Hello || from == NO_REPLICA {
@@ -60,6 +86,10 @@ impl Hello {
             identity: Identity { group, replica: from, incarnation },
             replicas: *replicas,
             durability: Durability::from_u8(*durability)?,
+            order: [OrderedBy::Vsr, OrderedBy::Mu]
+                .into_iter()
+                .find(|known| *known as u8 == *order)?,
+            longest_body: u32::from_le_bytes([*a, *b, *c, *d]),
             clients: String::from_utf8_lossy(clients).into_owned(),
         })
     }
@@ -130,7 +160,8 @@ mod tests {
         let identity =
             Identity { group: GroupId(7), replica: ReplicaId(2), incarnation: Incarnation(3) };
         let clients = "127.0.0.1:7402".to_owned();
-        let hello = Hello { identity, replicas: 3, durability: Durability::Sync, clients };
+        let (durability, order, longest_body) = (Durability::Sync, OrderedBy::Mu, 7 << 20);
+        let hello = Hello { identity, replicas: 3, durability, order, longest_body, clients };
         let client = ClientId { gateway: FIRST_CLIENT, incarnation: Incarnation(9) };
         let client = Greeting::Client { group: GroupId(7), client };
         for greeting in [Greeting::Replica(hello), client, Greeting::Question] {

@@ -31,7 +31,7 @@ struct Peer {
 pub struct Endpoint {
     me: ReplicaId,
     layout: Arc<Layout>,
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     /// By region; none of open ones.
     lanes: Vec<Option<Lanes>>,
     /// By process, itself included.
@@ -39,6 +39,55 @@ pub struct Endpoint {
     done: VecDeque<Done>,
     /// Space for reads to come.
     spare: Vec<Vec<u64>>,
+}
+
+/// What a process shows to others: its memory.
+#[derive(Clone)]
+pub struct Introduction {
+    me: ReplicaId,
+    layout: Arc<Layout>,
+    file: Arc<OwnedFd>,
+}
+
+impl Introduction {
+    /// Exchanges memory with the process at the other end, which does the same. Blocks for as long
+    /// as the stream's read timeout says.
+    ///
+    /// # Errors
+    /// [`Error::Os`], [`Error::NotAPeer`]; the stream is closed.
+    pub fn exchange(&self, stream: UnixStream) -> Result<Acquaintance, Error> {
+        greeting::send(&stream, &self.file)?;
+        let file = greeting::receive(&stream)?;
+        let (segment, process) = Segment::open(file, self.layout.clone())?;
+        if process == self.me {
+            return Err(Error::NotAPeer { what: "it has the same id" });
+        }
+        Ok(Acquaintance { process, segment, stream })
+    }
+}
+
+/// A process whose memory is here, and of which nothing is used before both sides agree.
+pub struct Acquaintance {
+    process: ReplicaId,
+    segment: Segment,
+    stream: UnixStream,
+}
+
+impl Acquaintance {
+    /// Which process it is.
+    pub fn process(&self) -> ReplicaId {
+        self.process
+    }
+
+    /// The connection, which is closed when that process ends.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Whether [`Endpoint::adopt`] would not wait.
+    pub fn has_answered(&self) -> bool {
+        greeting::has_spoken(&self.stream)
+    }
 }
 
 /// A verb that is done, with the words of a read.
@@ -60,8 +109,8 @@ impl Endpoint {
     pub fn new(geometry: Geometry, me: ReplicaId) -> Result<Endpoint, Error> {
         assert!(me.0 < geometry.processes, "no such process");
         let layout = Arc::new(Layout::new(geometry));
-        let file = super::mapping::Mapping::create(layout.words)?;
-        let own = Segment::create(&file, layout.clone(), me)?;
+        let file = Arc::new(super::mapping::Mapping::create(layout.words)?);
+        let own = Segment::create(&*file, layout.clone(), me)?;
         let regions = layout.geometry.regions.len();
         let book = |region: u8| {
             let region = RegionId(region);
@@ -82,19 +131,47 @@ impl Endpoint {
     /// place and holds no grant. That only one process of an id tries is the caller's to see to (by
     /// the lock of its data directory).
     ///
+    /// Who must not block does the same in steps: [`Endpoint::introduction`] on another thread, then
+    /// [`Endpoint::agree`], and [`Endpoint::adopt`] once the other side has answered.
+    ///
     /// # Errors
     /// [`Error`]; nothing has changed, and the stream is closed.
     pub fn attach(&mut self, stream: UnixStream) -> Result<ReplicaId, Error> {
-        greeting::send(&stream, &self.file)?;
-        let file = greeting::receive(&stream)?;
-        let (segment, process) = Segment::open(file, self.layout.clone())?;
-        if process == self.me {
-            return Err(Error::NotAPeer { what: "it has the same id" });
-        }
-        if self.peers[process.index()].is_some() && !self.has_ended(process) {
+        let acquaintance = self.introduction().exchange(stream)?;
+        self.agree(&acquaintance)?;
+        self.adopt(acquaintance)
+    }
+
+    /// What this process shows to others, for any thread.
+    pub fn introduction(&self) -> Introduction {
+        Introduction { me: self.me, layout: self.layout.clone(), file: self.file.clone() }
+    }
+
+    /// Agrees to use the memory of an acquaintance, and lets go of that of its former process.
+    ///
+    /// # Errors
+    /// [`Error::StillAttached`], or the acquaintance has gone; nothing has changed.
+    pub fn agree(&mut self, acquaintance: &Acquaintance) -> Result<(), Error> {
+        let process = acquaintance.process;
+        if !self.has_ended(process) {
             return Err(Error::StillAttached(process));
         }
-        greeting::agree(&stream)?;
+        greeting::agree(&acquaintance.stream)?;
+        // The other side frees what its former grants opened: nothing may be stored there any more.
+        self.peers[process.index()] = None;
+        Ok(())
+    }
+
+    /// Takes up an acquaintance that was agreed to, waiting for its answer.
+    ///
+    /// # Errors
+    /// It has gone, or another process of its id was taken up meanwhile.
+    pub fn adopt(&mut self, acquaintance: Acquaintance) -> Result<ReplicaId, Error> {
+        let Acquaintance { process, segment, stream } = acquaintance;
+        greeting::is_agreed(&stream)?;
+        if !self.has_ended(process) {
+            return Err(Error::StillAttached(process));
+        }
         let own = self.peers[self.me.index()].as_ref().expect("attached from the start");
         for lanes in self.lanes.iter_mut().flatten() {
             lanes.process_ended(&own.segment, process);
@@ -102,6 +179,25 @@ impl Endpoint {
         let renounced = vec![GrantNumber(0); self.lanes.len()];
         self.peers[process.index()] = Some(Peer { segment, renounced, stream: Some(stream) });
         Ok(process)
+    }
+
+    /// Lets go of the memory of a process that has ended: verbs on it end with [`Status::Gone`].
+    ///
+    /// # Panics
+    /// If it has not ended.
+    pub fn forget(&mut self, process: ReplicaId) {
+        assert!(self.has_ended(process), "a process that lives is not forgotten");
+        self.peers[process.index()] = None;
+    }
+
+    /// Who may write an exclusive region of this process.
+    ///
+    /// # Panics
+    /// If the region is open.
+    pub fn holder(&self, region: RegionId) -> Option<ReplicaId> {
+        assert!(self.layout.access(region) == Access::Exclusive, "the region is open");
+        let holder = Holder::load(self.own().holder(region));
+        holder.in_force().then(|| ReplicaId(holder.lane()))
     }
 
     /// Whether the process of a peer has ended (a stopped one has not). Its memory stays. True of

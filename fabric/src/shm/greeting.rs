@@ -54,17 +54,33 @@ pub(crate) fn receive(stream: &UnixStream) -> Result<OwnedFd, Error> {
     files.and_then(|mut files| files.next()).ok_or(Error::NotAPeer { what: "it passes no memory" })
 }
 
-/// Agrees, and waits for the other side to agree.
+/// Agrees. A fresh socket takes a byte at once.
 pub(crate) fn agree(mut stream: &UnixStream) -> Result<(), Error> {
-    let closed =
-        |e: &std::io::Error| matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
-    let answer = stream.write_all(&[1]).and_then(|()| stream.read(&mut [0]));
-    match answer {
+    match stream.write_all(&[1]) {
+        Err(e) if is_closed(&e) => Err(Error::NotAPeer { what: "it did not agree" }),
+        sent => sent.map_err(|e| Error::os("agree with the peer", e)),
+    }
+}
+
+/// Waits for the other side to agree.
+pub(crate) fn is_agreed(mut stream: &UnixStream) -> Result<(), Error> {
+    match stream.read(&mut [0]) {
         Ok(1) => Ok(()),
         Ok(_) => Err(Error::NotAPeer { what: "it did not agree" }),
-        Err(e) if closed(&e) => Err(Error::NotAPeer { what: "it did not agree" }),
+        Err(e) if is_closed(&e) => Err(Error::NotAPeer { what: "it did not agree" }),
         Err(e) => Err(Error::os("hear from the peer", e)),
     }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+/// Whether the other side has said something, or has gone.
+pub(crate) fn has_spoken(stream: &UnixStream) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let heard = rustix::net::recv(stream, &mut [0_u8; 1], flags);
+    !matches!(heard, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
 }
 
 /// Whether the other side's process has ended, or has let go of its memory.

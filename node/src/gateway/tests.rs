@@ -20,11 +20,12 @@ impl Setting {
         let bounds = Bounds {
             depth: 8,
             flying_bytes: 1 << 20,
+            longest_body: 100,
             patience: 10_000_000,
             durability: Durability::Lazy,
         };
         let id = ClientId { gateway: 0, incarnation: Incarnation(1) };
-        let gateway = Gateway::new(id, 3, vsr::Timing::default(), bounds);
+        let gateway = Gateway::new(id, 3, 100_000, bounds);
         let answers = [0, 1, 2].map(|place| Answers::new(place, 1));
         Setting { gateway, answers, now: Now::default(), sent: Vec::new() }
     }

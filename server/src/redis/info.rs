@@ -173,7 +173,21 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
     line("replicas", &status.replicas);
     line("lockstep_role", &report.role.name());
     line("durability", &report.durability.name());
+    line("order", &status.ordered_by.name());
     line("view", &report.view.0);
+    line("view_number", &status.view_number);
+    if let Some(memory) = &status.memory {
+        let list = |text: Vec<String>| text.join(",");
+        let ids = |flags: &[bool]| {
+            list((0..flags.len()).filter(|&id| flags[id]).map(|id| id.to_string()).collect())
+        };
+        line("scores", &list(memory.scores.iter().map(u8::to_string).collect()));
+        line("attached", &ids(&memory.attached));
+        let holder = memory.holder.map_or_else(String::new, |holder| holder.0.to_string());
+        line("log_holder", &holder);
+        line("confirmed", &ids(&memory.confirmed));
+        line("log_tail", &memory.tail.0);
+    }
     line("op_number", &report.op.op.0);
     line("commit_number", &report.commit.0);
     line("disk", &report.disk.op.0);

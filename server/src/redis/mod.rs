@@ -270,6 +270,11 @@ impl Redis {
                  executed; send it again"
                     .to_owned()
             }
+            Failure::TooLong { bytes, most } => format!(
+                "ERR the command takes {bytes} bytes and was not executed: this group takes {most} \
+                 at most; send less at a time, or start all its replicas with a larger \
+                 --slot-bytes, or with --order vsr"
+            ),
             Failure::Lost { after, executed } => durability::lost(after, executed),
             Failure::Garbled => {
                 "ERR the command was executed, but its reply was too large or damaged".to_owned()

@@ -43,6 +43,20 @@ impl Redis {
         let stats = desk.service().stats();
         let lag = Lag::of(report, desk.now());
         let lag = lag.map(|lag| json!({ "ops": lag.ops, "bytes": lag.bytes, "ms": lag.ms }));
+        let memory = status.memory.as_ref().map(|memory| {
+            let ids = |flags: &[bool]| -> Vec<usize> {
+                (0..flags.len()).filter(|&id| flags[id]).collect()
+            };
+            json!({
+                "scores": memory.scores,
+                "attached": ids(&memory.attached),
+                "leader": memory.leader.0,
+                "log_holder": memory.holder.map(|holder| holder.0),
+                "confirmed": ids(&memory.confirmed),
+                "log_head": report.op.op.0,
+                "log_tail": memory.tail.0,
+            })
+        });
         let known = matches!(report.role, Role::Primary | Role::Backup);
         let primary = known.then(|| report.view.primary().0);
         let peers = status.peers.iter().map(|peer| {
@@ -77,7 +91,10 @@ impl Redis {
             "role": report.role.name(),
             "status": health(report.role),
             "durability": report.durability.name(),
+            "order": status.ordered_by.name(),
+            "memory": memory,
             "view": report.view.0,
+            "view_number": status.view_number,
             "primary": primary,
             "primary_resp": primary.map(|_| primary_address(status)),
             "op_number": report.op.op.0,
