@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use vsr::OnLoss;
+pub use smr::client::OnLoss;
 
 /// What a request is to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
+use smr::client::{self, Client, Retry, Sends};
 use smr::{Durability, GroupId, Now, OpNumber, Outcome, Refusal, ReplicaId, Reply, Viewstamp};
 use wire::{Frame, Hello, Kind};
 
@@ -92,14 +93,14 @@ pub struct Session {
     /// Of a request's body, in bytes.
     longest_body: usize,
     options: Options,
-    machine: vsr::Client,
+    machine: Client,
     links: Vec<Link>,
     /// Which link leads to a replica.
     routes: Vec<Option<usize>>,
     epoll: OwnedFd,
     events: Vec<Event>,
     frames: Vec<Frame>,
-    sends: vsr::Sends,
+    sends: Sends,
     flights: Flights,
     writes: VecDeque<Waiting>,
     reads: VecDeque<Waiting>,
@@ -138,8 +139,7 @@ impl Session {
             Durability::Lazy => options.on_loss,
             Durability::Memory | Durability::Sync => OnLoss::Report,
         };
-        let retry = options.retry.as_micros().max(1) as u64;
-        let timing = vsr::Timing { retry, ..vsr::Timing::default() };
+        let retry = Retry::after(options.retry.as_micros().max(1) as u64);
         let first = hello.identity.replica;
         let options = Options { on_loss, ..options };
         let mut session = Session {
@@ -147,7 +147,7 @@ impl Session {
             durability: hello.durability,
             longest_body: hello.longest_body as usize,
             options,
-            machine: vsr::Client::new(own.client, hello.replicas, first, timing, on_loss),
+            machine: Client::new(own.client, hello.replicas, first, retry, on_loss),
             links,
             routes: vec![None; usize::from(hello.replicas)],
             epoll,
@@ -424,9 +424,9 @@ impl Session {
         if let Some(loss) = self.machine.take_loss() {
             self.on_loss(loss, now);
         }
-        let Some(vsr::Finished { number, read, again, answer }) = finished else { return };
+        let Some(client::Finished { number, read, again, answer }) = finished else { return };
         match answer {
-            vsr::Answer::Done { position, durable, body } => {
+            client::Answer::Done { position, durable, body } => {
                 self.durable = self.durable.max(durable);
                 let answer = Answer { position, durable, body };
                 if read {
@@ -447,13 +447,13 @@ impl Session {
                 };
                 self.flights.trim(keep);
             }
-            vsr::Answer::MustLog => {
+            client::Answer::MustLog => {
                 if let Some((Some(flight), body)) = self.flights.end_read(number) {
                     self.writes.push_front(Waiting { flight, body, durable: false });
                 }
             }
-            vsr::Answer::Retired => self.end(Over::Retired, now),
-            vsr::Answer::StateLost => self.end(Over::StateLost, now),
+            client::Answer::Retired => self.end(Over::Retired, now),
+            client::Answer::StateLost => self.end(Over::StateLost, now),
         }
     }
 
@@ -471,7 +471,7 @@ impl Session {
         false
     }
 
-    fn on_loss(&mut self, loss: vsr::Loss, now: Now) {
+    fn on_loss(&mut self, loss: client::Loss, now: Now) {
         let mut dropped = Vec::new();
         for number in loss.dropped {
             if let Some(flight) = self.flights.dropped(number) {

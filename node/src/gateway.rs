@@ -11,6 +11,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use smr::client::{self, Answer, Client, Loss, OnLoss, Retry, Sends};
 use smr::{ClientId, Durability, Now, OpNumber, ReplicaId, Reply, RequestNumber, View, Viewstamp};
 
 use crate::client::{Answers, Stall};
@@ -176,7 +177,7 @@ pub(crate) struct Bounds {
 
 /// The gateway.
 pub(crate) struct Gateway {
-    client: vsr::Client,
+    client: Client,
     bounds: Bounds,
     writes: Batch,
     reads: Batch,
@@ -185,7 +186,7 @@ pub(crate) struct Gateway {
     flying_writes: VecDeque<Flight>,
     flying_reads: VecDeque<Flight>,
     flying_bytes: usize,
-    sends: vsr::Sends,
+    sends: Sends,
     spare: Vec<Vec<Route>>,
     /// A request of the service's own is under way.
     errand: Option<RequestNumber>,
@@ -195,12 +196,10 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// What is not answered is sent again after `retry` microseconds.
-    pub fn new(id: ClientId, replicas: u8, retry: u64, bounds: Bounds) -> Gateway {
+    pub fn new(id: ClientId, replicas: u8, retry: Retry, bounds: Bounds) -> Gateway {
         let first = ReplicaId(id.gateway as u8);
-        let timing = vsr::Timing { retry, ..vsr::Timing::default() };
         Gateway {
-            client: vsr::Client::new(id, replicas, first, timing, vsr::OnLoss::Report),
+            client: Client::new(id, replicas, first, retry, OnLoss::Report),
             bounds,
             writes: Batch::default(),
             reads: Batch::default(),
@@ -481,7 +480,7 @@ impl Gateway {
     }
 
     /// What is to be sent.
-    pub fn take_sends(&mut self, into: &mut vsr::Sends) {
+    pub fn take_sends(&mut self, into: &mut Sends) {
         into.append(&mut self.sends);
     }
 
@@ -494,16 +493,16 @@ impl Gateway {
     pub fn on_reply(&mut self, now: Now, reply: Reply) {
         let seen = self.client.expected();
         let finished = self.client.on_reply(now, reply, &mut self.sends);
-        if let Some(vsr::Loss { kept, dropped, .. }) = self.client.take_loss() {
+        if let Some(Loss { kept, dropped, .. }) = self.client.take_loss() {
             self.lose(Viewstamp::new(seen, kept), &dropped);
         }
-        if let Some(vsr::Finished { number, read, answer, .. }) = finished {
+        if let Some(client::Finished { number, read, answer, .. }) = finished {
             self.on_answer(number, read, answer);
         }
     }
 
-    fn on_answer(&mut self, number: RequestNumber, read: bool, answer: vsr::Answer) {
-        if let vsr::Answer::Done { durable, .. } = &answer {
+    fn on_answer(&mut self, number: RequestNumber, read: bool, answer: Answer) {
+        if let Answer::Done { durable, .. } = &answer {
             self.learn(durable.op);
         }
         let errand = !read && self.errand == Some(number);
@@ -511,7 +510,7 @@ impl Gateway {
             self.errand = None;
         }
         if errand || (!read && self.held.on_barrier(number)) {
-            if matches!(answer, vsr::Answer::Retired) {
+            if matches!(answer, Answer::Retired) {
                 self.finish(Finished::failed(Vec::new(), Failure::Retired));
             }
             return;
@@ -524,18 +523,18 @@ impl Gateway {
         }
         self.flying_bytes -= flight.body.len();
         match answer {
-            vsr::Answer::Done { position, body, .. } => {
+            Answer::Done { position, body, .. } => {
                 self.answered(flight, read, position, body);
             }
-            vsr::Answer::MustLog => {
+            Answer::MustLog => {
                 if !flight.routes.is_empty() {
                     self.relogged.push_back(Flight { answered: false, ..flight });
                 }
             }
-            vsr::Answer::Retired => {
+            Answer::Retired => {
                 self.finish(Finished::failed(flight.routes, Failure::Retired));
             }
-            vsr::Answer::StateLost => {
+            Answer::StateLost => {
                 self.finish(Finished::failed(flight.routes, Failure::StateLost));
             }
         }

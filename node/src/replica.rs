@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smr::client::Sends;
 use smr::{
     ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Report, Role,
     StateMachine, StoreNumber, View,
@@ -58,7 +59,7 @@ pub(crate) struct Core<F: Face, P: Family> {
     pub(crate) status: Status,
     pub(crate) now: Now,
     pub(crate) effects: Effects<P>,
-    pub(crate) sends: vsr::Sends,
+    pub(crate) sends: Sends,
     pub(crate) arrived: Arrived,
     pub(crate) issued: StoreNumber,
     pub(crate) stored: StoreNumber,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ::io::{Directory, Format, LogWriter, Opened};
+use smr::client::Retry;
 use smr::executor::Executor;
 use smr::{
     ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, Protocol,
@@ -36,8 +37,8 @@ const JOIN_PAUSE: Duration = Duration::from_millis(100);
 /// In durability `lazy` a disk is forced this often, unless somebody waits for it: a longer pause
 /// saves processor time, and makes the tail longer that a crash of all may take.
 const LAZY_PACE: Duration = Duration::from_millis(3);
-/// When a gateway asks again where a fail-over takes milliseconds, in microseconds.
-const MU_RETRY: u64 = 40_000;
+/// When a gateway asks again where a fail-over takes milliseconds.
+const MU_RETRY: Retry = Retry { silence: 40_000, refusal: 500 };
 
 /// What the replicas of a group must have in common to share a protocol.
 pub(crate) struct Setting<'a> {
@@ -179,10 +180,9 @@ fn longest_body(options: &Options) -> usize {
     }
 }
 
-/// When a gateway asks again, in microseconds.
-fn retry(options: &Options) -> u64 {
+fn retry(options: &Options) -> Retry {
     match &options.order {
-        Ordering::Vsr { timing, .. } => timing.retry,
+        Ordering::Vsr { timing, .. } => Retry::after(timing.retry),
         Ordering::Mu(_) => MU_RETRY,
     }
 }

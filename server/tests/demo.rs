@@ -102,6 +102,23 @@ fn the_demo_restarts_what_dies_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_demo_orders_by_mu_and_takes_a_killed_leader_back() {
+    let port = free_base() + 2000;
+    let mut demo = Demo::start(port, &["--order", "mu"]);
+    let mut client = support::Client::try_connect(port + 1).expect("accepts");
+    assert_eq!(client.call("SET key value"), support::ok());
+    let before = status(port);
+    assert_eq!(before["replicas"][0]["order"], "mu");
+    let first = pids(&before);
+    kill_process(first[0], Signal::KILL).expect("killed");
+    assert_eq!(client.call("GET key"), support::bulk("value"));
+    demo.wait_for("died (signal 9)");
+    demo.wait_for("replica 0 caught up");
+    assert_ne!(pids(&status(port + 1))[0], first[0]);
+    assert_eq!(client.call("GET key"), support::bulk("value"));
+}
+
+#[test]
 fn a_demo_with_a_directory_goes_on_where_it_stopped() {
     let port = free_base() + 1000;
     let scratch = Scratch::new();

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use smr::client::{Answer, Client, Finished, OnLoss, Retry, Sends};
 use smr::rng::Rng;
 use smr::{ClientId, Incarnation, Now, ReplicaId, Reply, RequestNumber, Viewstamp};
 
@@ -25,7 +26,7 @@ pub(crate) struct Gateway {
     pub(crate) address: usize,
     pub(crate) life: u64,
     /// None while it is down, or after it was told to stop.
-    pub(crate) client: Option<vsr::Client>,
+    pub(crate) client: Option<Client>,
     /// Operations that it still has to start.
     pub(crate) left: u32,
     /// Which operation each unanswered request or read is.
@@ -38,7 +39,7 @@ pub(crate) struct Gateway {
     /// The last operation whose effect its client may have seen.
     pub(crate) seen: Viewstamp,
     /// What its client does about losses.
-    pub(crate) on_loss: vsr::OnLoss,
+    pub(crate) on_loss: OnLoss,
     /// How many of its operations in a hundred are reads.
     reads: u64,
     /// How many of its requests in a hundred wait until they are durable.
@@ -81,7 +82,7 @@ impl Gateway {
             answered: HashMap::new(),
             flushes: HashMap::new(),
             seen: Viewstamp::default(),
-            on_loss: vsr::OnLoss::Report,
+            on_loss: OnLoss::Report,
             reads: 0,
             durable: 0,
         }
@@ -120,7 +121,7 @@ impl<P: Subject> World<P> {
             let replays = self.workload.chance(workload.replaying, 100);
             let gateway = &mut self.gateways[index];
             if replays {
-                gateway.on_loss = vsr::OnLoss::Replay;
+                gateway.on_loss = OnLoss::Replay;
             }
             // Some only read and some only write: readers may be the last to hear of a change.
             let choice = [workload.reads, workload.reads, 0, 100];
@@ -176,13 +177,14 @@ impl<P: Subject> World<P> {
             None => ReplicaId(self.workload.below(u64::from(replicas)) as u8),
         };
         let times = self.options.times;
-        let timing = vsr::Timing { retry: times.retry, ..vsr::Timing::default() };
+        let retry = Retry::after(times.retry);
         let id = ClientId { gateway: gateway.id, incarnation };
         #[allow(unused_mut)] // only a planted defect changes it
-        let mut client = vsr::Client::new(id, replicas, first, timing, gateway.on_loss);
+        let mut client = Client::new(id, replicas, first, retry, gateway.on_loss);
         #[cfg(feature = "planted-bugs")]
         {
-            client.bug = self.options.bug.and_then(crate::Bug::of_vsr);
+            let bug = self.options.bug.and_then(crate::Bug::of_vsr);
+            client.trusts_numbers = bug == Some(vsr::Bug::CoverageByNumber);
         }
         gateway.client = Some(client);
         gateway.answered.clear();
@@ -283,7 +285,7 @@ impl<P: Subject> World<P> {
         Some(operation)
     }
 
-    pub(crate) fn send_client(&mut self, index: usize, sends: vsr::Sends) {
+    pub(crate) fn send_client(&mut self, index: usize, sends: Sends) {
         let address = self.gateways[index].address;
         for (ReplicaId(to), message) in sends {
             let node = usize::from(to);
@@ -300,7 +302,7 @@ impl<P: Subject> World<P> {
 
     fn arm_gateway(&mut self, index: usize) {
         let gateway = &mut self.gateways[index];
-        let deadline = gateway.client.as_ref().and_then(vsr::Client::deadline);
+        let deadline = gateway.client.as_ref().and_then(Client::deadline);
         if let Some(due) = deadline
             && gateway.timer.is_none_or(|timer| timer > due)
         {
@@ -343,10 +345,10 @@ impl<P: Subject> World<P> {
         }
     }
 
-    fn finish(&mut self, index: usize, finished: &vsr::Finished) -> Checked<()> {
+    fn finish(&mut self, index: usize, finished: &Finished) -> Checked<()> {
         if !finished.read && self.gateways[index].flushes.contains_key(&finished.number) {
             return match finished.answer {
-                vsr::Answer::Done { .. } => self.flushed(index, finished.number),
+                Answer::Done { .. } => self.flushed(index, finished.number),
                 _ => Ok(()),
             };
         }
@@ -358,17 +360,17 @@ impl<P: Subject> World<P> {
         let Some(operation) = known.or_else(again) else {
             return Err(format!("client: gateway {id} has an answer to nothing"));
         };
-        if !finished.read && gateway.on_loss == vsr::OnLoss::Replay {
+        if !finished.read && gateway.on_loss == OnLoss::Replay {
             gateway.answered.insert(finished.number, operation);
         }
         if finished.again {
             self.marks.hit("replayed");
         }
         match &finished.answer {
-            vsr::Answer::Done { position, body, .. } => {
+            Answer::Done { position, body, .. } => {
                 self.done(index, operation, finished.read, *position, body)
             }
-            vsr::Answer::MustLog => {
+            Answer::MustLog => {
                 // The same operation again, ordered this time.
                 let (now, mut sends) = (self.client_now(), Vec::new());
                 let body = Bytes::from(self.history[operation].command.encode());
@@ -380,11 +382,11 @@ impl<P: Subject> World<P> {
                 self.send_client(index, sends);
                 Ok(())
             }
-            vsr::Answer::Retired => Err(format!("client: the living gateway {id} is retired")),
-            vsr::Answer::StateLost if !self.wiped => {
+            Answer::Retired => Err(format!("client: the living gateway {id} is retired")),
+            Answer::StateLost if !self.wiped => {
                 Err(format!("state lost: gateway {id} is told so without need"))
             }
-            vsr::Answer::StateLost => {
+            Answer::StateLost => {
                 self.gateways[index].client = None;
                 self.gateways[index].left = 0;
                 self.gateways[index].under_way.clear();
@@ -443,7 +445,7 @@ impl<P: Subject> World<P> {
     /// Whether every client has all its answers.
     pub(crate) fn clients_are_done(&self) -> bool {
         self.gateways.iter().all(|gateway| {
-            let idle = |client: &vsr::Client| {
+            let idle = |client: &Client| {
                 gateway.left == 0 && gateway.under_way.is_empty() && client.outstanding() == 0
             };
             gateway.client.as_ref().is_none_or(idle)

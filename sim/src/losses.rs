@@ -167,7 +167,7 @@ impl<P: Subject> World<P> {
     pub(crate) fn flushed(&mut self, index: usize, number: RequestNumber) -> Checked<()> {
         let gateway = &mut self.gateways[index];
         let seen = gateway.flushes[&number];
-        if gateway.on_loss == vsr::OnLoss::Report {
+        if gateway.on_loss == smr::client::OnLoss::Report {
             gateway.flushes.remove(&number);
         }
         self.marks.hit("flushed");
@@ -179,7 +179,7 @@ impl<P: Subject> World<P> {
     }
 
     /// A client learns of a loss: it is one, and what was dropped is never executed.
-    pub(crate) fn learn_loss(&mut self, index: usize, loss: &vsr::Loss) -> Checked<()> {
+    pub(crate) fn learn_loss(&mut self, index: usize, loss: &smr::client::Loss) -> Checked<()> {
         let kept = loss.kept;
         let gateway = &mut self.gateways[index];
         let (id, life, seen) = (gateway.id, gateway.life, gateway.seen);
@@ -196,7 +196,7 @@ impl<P: Subject> World<P> {
         }
         let rest = self.ledger.below(seen, kept.min(seen.op)).unwrap_or_default();
         self.gateways[index].seen = rest;
-        let report = self.gateways[index].on_loss == vsr::OnLoss::Report;
+        let report = self.gateways[index].on_loss == smr::client::OnLoss::Report;
         let mine = |operation: &&mut Operation| operation.gateway == (index, life);
         for operation in self.history.iter_mut().filter(mine) {
             let lost = operation.position.is_some_and(|position| position.op > kept);

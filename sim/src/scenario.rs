@@ -321,7 +321,7 @@ impl<P: Subject> World<P> {
         }
         let index = self.add_gateway(id, 0);
         if id >= APART + 2 {
-            self.gateways[index].on_loss = vsr::OnLoss::Replay;
+            self.gateways[index].on_loss = smr::client::OnLoss::Replay;
         }
         self.open(index);
         Ok(index)

@@ -12,6 +12,7 @@
 
 extern crate alloc;
 
+pub mod client;
 pub mod client_table;
 pub mod codec;
 pub mod contract;

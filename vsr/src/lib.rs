@@ -4,7 +4,7 @@
 //! Where to find what: [`replica`] holds the state and the dispatch; one file per sub-protocol:
 //! `normal` (4.2.3), `view_change` (4.2.5), `resync` (4.2.6), `checkpoint` (4.2.4), `transfer`
 //! (a checkpoint from a peer), `recovery` (a replica that lost its state), `forgetful` (one that
-//! may have lost the end of it), `reads`; `client` is the other side.
+//! may have lost the end of it), `reads`. The other side is [`smr::client`].
 //!
 //! Invariants: a view is on disk before anything is done in it; an operation is acknowledged only
 //! when every operation before it is; what was acknowledged by a quorum is in the log of every
@@ -16,7 +16,6 @@
 extern crate alloc;
 
 mod checkpoint;
-mod client;
 mod config;
 mod forgetful;
 mod message;
@@ -29,7 +28,6 @@ mod storage;
 mod transfer;
 mod view_change;
 
-pub use client::{Answer, Client, Finished, Loss, OnLoss, Sends};
 pub use config::{Config, Limits, Timing};
 pub use message::{Incarnations, Message, Standing};
 pub use replica::Replica;

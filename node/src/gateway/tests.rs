@@ -25,7 +25,7 @@ impl Setting {
             durability: Durability::Lazy,
         };
         let id = ClientId { gateway: 0, incarnation: Incarnation(1) };
-        let gateway = Gateway::new(id, 3, 100_000, bounds);
+        let gateway = Gateway::new(id, 3, Retry::after(100_000), bounds);
         let answers = [0, 1, 2].map(|place| Answers::new(place, 1));
         Setting { gateway, answers, now: Now::default(), sent: Vec::new() }
     }
@@ -310,4 +310,43 @@ fn what_new_connections_are_expected_to_get_does_not_outlive_their_batch() {
             assert!(!setting.gateway.full(), "an empty batch is not full");
         }
     }
+}
+
+#[test]
+fn a_command_that_does_not_fit_begins_the_next_batch() {
+    let mut setting = Setting::new();
+    let text = [b'x'; 60];
+    for connection in 0..3 {
+        assert!(setting.submit(Lane::Write, connection, &text));
+    }
+    let sent = setting.send();
+    assert_eq!(sent.len(), 3, "each in a request of its own");
+    assert!(sent.iter().all(|(_, _, body)| body[..] == text));
+}
+
+#[test]
+fn a_command_that_does_not_fit_waits_for_the_window() {
+    let mut setting = Setting::new();
+    let text = [b'x'; 60];
+    let taken = (0..20).take_while(|_| setting.submit(Lane::Write, 0, &text)).count();
+    assert_eq!(taken, 9, "eight under way and one that waits");
+    assert!(setting.gateway.full() && setting.answers[0].stall == Some(Stall::Full));
+    assert_eq!(setting.send().len(), 8);
+}
+
+#[test]
+fn a_command_that_fits_no_request_is_refused_in_its_place() {
+    let mut setting = Setting::new();
+    assert!(setting.submit(Lane::Write, 0, b"before"));
+    assert!(setting.submit(Lane::Write, 0, &[b'x'; 101]));
+    assert!(setting.submit(Lane::Write, 0, b"behind"));
+    let sent = setting.send();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].2[..], b"beforebehind"[..]);
+    let Some(News::Finished(Finished { routes, end, .. })) = setting.gateway.next_news() else {
+        panic!("nothing is told")
+    };
+    assert_eq!((routes.len(), routes[0].number), (1, 1));
+    let why = Failure::TooLong { bytes: 101, most: 100 };
+    assert!(matches!(end, End::Failed(found) if found == why));
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use bytes::Bytes;
+use smr::client::Retry;
 use smr::{
     BadCheckpoint, ClientId, ClientMessage, Context, Durability, GroupId, Identity, Incarnation,
     OpNumber, Outcome, ReadOutcome, ReplicaId, Reply, RequestNumber, View,
@@ -99,6 +100,7 @@ impl Setting {
         let bounds = Bounds {
             depth: 8,
             flying_bytes: 1 << 20,
+            longest_body: 1 << 20,
             patience: 10_000_000,
             durability: Durability::Lazy,
         };
@@ -109,10 +111,13 @@ impl Setting {
         let mut setting = Setting {
             poll: Poll::new().expect("a poll"),
             sessions: Sessions::new(Letters, listener, 10, 1 << 20),
-            gateway: Gateway::new(ID, 3, vsr::Timing::default(), bounds),
+            gateway: Gateway::new(ID, 3, Retry::after(100_000), bounds),
             status: Status {
                 identity,
                 replicas: 3,
+                ordered_by: wire::OrderedBy::Vsr,
+                view_number: 0,
+                memory: None,
                 report,
                 started_at: 0,
                 connections: 0,

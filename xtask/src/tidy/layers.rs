@@ -55,7 +55,7 @@ const LAYERS: &[Layer] = &[
     layer("faultfs", Rule::Only(&[])),
     layer("sim", Rule::Only(&["smr", "vsr"])),
     layer("node", Rule::Only(&["smr", "vsr", "mu", "fabric", "wire", "io"])),
-    layer("lockstep-client", Rule::Only(&["smr", "vsr", "wire", "kv", "resp"])),
+    layer("lockstep-client", Rule::Only(&["smr", "wire", "kv", "resp"])),
     layer("bench", Rule::Only(&["resp", "lockstep-client"])),
     layer("orderbook", Rule::Only(&["smr", "node"])),
     layer("server", Rule::AllBut(&["sim", "faultfs", "xtask"])),

@@ -1,4 +1,4 @@
-//! The client machine: numbers requests, finds the primary, resends, and knows which reply suffices
+//! The client machine of protocols that answer through one replica: numbers requests, finds the primary, resends, and knows which reply suffices
 //! (one, from the primary). It runs in every gateway, in the native client and in the simulator.
 //!
 //! Every request says which view's log the client has seen (ev, [Mao] 4.2.3). A primary of another
@@ -13,17 +13,32 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-use smr::{
-    ClientId, ClientMessage, MAX_OUTSTANDING, Now, OpNumber, Outcome, ReadRequest, Refusal,
-    ReplicaId, Reply, Request, RequestNumber, View, Viewstamp,
+use crate::ids::{ClientId, Now, OpNumber, ReplicaId, RequestNumber, View, Viewstamp};
+use crate::request::{
+    ClientMessage, MAX_OUTSTANDING, Outcome, ReadRequest, Refusal, Reply, Request,
 };
-
-use crate::config::Timing;
 
 /// How many logged requests may be under way, and how many reads.
 const WINDOW: usize = MAX_OUTSTANDING as usize / 2;
 /// Bytes of tentative requests from which on a client that keeps them asks for durability.
 const TENTATIVE_BYTES: usize = 16 << 20;
+
+/// When a client asks again, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// After so long without an answer.
+    pub silence: u64,
+    /// So long after a refusal, and twice as long after each further one, up to a quarter of
+    /// `silence`.
+    pub refusal: u64,
+}
+
+impl Retry {
+    /// After a refusal in a quarter of the time.
+    pub fn after(silence: u64) -> Retry {
+        Retry { silence, refusal: silence / 4 }
+    }
+}
 
 /// Messages to replicas.
 pub type Sends = Vec<(ReplicaId, ClientMessage)>;
@@ -105,7 +120,7 @@ struct Sent<T> {
 pub struct Client {
     id: ClientId,
     replicas: u8,
-    timing: Timing,
+    retry: Retry,
     on_loss: OnLoss,
     /// The newest view heard of: where to send.
     view: View,
@@ -129,11 +144,13 @@ pub struct Client {
     /// Who leads, according to the last replica that does not.
     hint: Option<ReplicaId>,
     tries: u32,
+    /// Refusals since something was executed that asked for another try.
+    refusals: u32,
     /// A refusal asked for another try at this time.
     again_at: Option<u64>,
-    /// A defect to show.
+    /// A defect to show: what is smaller than the new view is taken for covered by it.
     #[cfg(feature = "planted-bugs")]
-    pub bug: Option<crate::Bug>,
+    pub trusts_numbers: bool,
 }
 
 impl Client {
@@ -142,13 +159,13 @@ impl Client {
         id: ClientId,
         replicas: u8,
         first: ReplicaId,
-        timing: Timing,
+        retry: Retry,
         on_loss: OnLoss,
     ) -> Client {
         Client {
             id,
             replicas,
-            timing,
+            retry,
             on_loss,
             view: View::default(),
             primary: first,
@@ -165,9 +182,10 @@ impl Client {
             served_at: 0,
             hint: None,
             tries: 0,
+            refusals: 0,
             again_at: None,
             #[cfg(feature = "planted-bugs")]
-            bug: None,
+            trusts_numbers: false,
         }
     }
 
@@ -273,6 +291,7 @@ impl Client {
                     return None; // of a log that may be lost: the request is sent again
                 }
                 self.served_at = now.micros;
+                self.refusals = 0;
                 Answer::Done { position, durable, body }
             }
             Outcome::WrongView { expected, kept, last } => {
@@ -354,7 +373,7 @@ impl Client {
         out: &mut Sends,
     ) {
         #[cfg(feature = "planted-bugs")]
-        let kept = if self.bug == Some(crate::Bug::CoverageByNumber) { self.seen } else { kept };
+        let kept = if self.trusts_numbers { self.seen } else { kept };
         self.expected = view;
         let lost = self.seen > kept;
         self.seen = self.seen.min(kept);
@@ -420,7 +439,12 @@ impl Client {
             self.hint = Some(view.primary());
             self.on_view(now, view, out);
         }
-        self.again_at.get_or_insert(now.micros + self.timing.retry / 4);
+        if self.again_at.is_none() {
+            let most = (self.retry.silence / 4).max(self.retry.refusal);
+            let pause = (self.retry.refusal << self.refusals).min(most);
+            self.refusals = (self.refusals + 1).min(16);
+            self.again_at = Some(now.micros + pause);
+        }
     }
 
     fn next_replica(&mut self) {
@@ -442,7 +466,7 @@ impl Client {
     /// When [`Client::timeout`] is due, in [`Now::micros`].
     pub fn deadline(&self) -> Option<u64> {
         let oldest = self.oldest()?;
-        let due = oldest + self.timing.retry;
+        let due = oldest + self.retry.silence;
         Some(self.again_at.map_or(due, |again| again.min(due)))
     }
 
@@ -458,7 +482,7 @@ impl Client {
         if self.deadline().is_none_or(|due| now.micros < due) {
             return;
         }
-        let retry = self.timing.retry;
+        let retry = self.retry.silence;
         if self.served_at + retry <= now.micros {
             // Hints may point in a circle: every few tries the next replica has its turn.
             self.tries += 1;
