@@ -32,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// One connection with 1 and with 20 puts outstanding: medians of several rounds
+    /// One connection with 1 and with 20 puts outstanding, and with puts that come at half the rate
+    /// that `memory` had then: medians of several rounds
     Ratios,
     /// Throughput and latency against clients (Figures 4-5 to 4-8)
     Clients,
@@ -134,6 +135,8 @@ struct Shape {
     batch: usize,
     value_bytes: usize,
     durable_percent: u32,
+    /// Requests that fall due in a second; without it each follows an answer.
+    rate: Option<u32>,
 }
 
 /// One measurement.
@@ -219,9 +222,15 @@ fn measure_part(
     bar: &ProgressBar,
     points: &mut Vec<Point>,
 ) -> Result<()> {
-    for shape in shapes(options, part) {
+    let first = points.len();
+    for mut shape in shapes(options, part) {
+        if shape.rate.is_some() {
+            shape.rate = Some(half_of_memory(&points[first..]));
+        }
         for _ in 0..rounds(options, part) {
             let wanted = subjects.iter().filter(|subject| part.wants(subject.mode, subject.stalls));
+            // A disk that cannot keep up with that makes a queue and no figure.
+            let wanted = wanted.filter(|s| shape.rate.is_none() || s.mode != Mode::Sync);
             for subject in wanted {
                 bar.set_message(format!("{} {shape:?}", subject.mode.name()));
                 points.push(measure(part, subject, shape, options.seconds)?);
@@ -232,17 +241,36 @@ fn measure_part(
     Ok(())
 }
 
+/// Half the median rate of `memory` when it was busiest, in requests per second.
+fn half_of_memory(points: &[Point]) -> u32 {
+    let busy = |point: &&Point| point.mode == Mode::Memory && point.shape.outstanding > 1;
+    let mut rates: Vec<f64> = points.iter().filter(busy).map(|p| p.puts_per_second).collect();
+    rates.sort_unstable_by(f64::total_cmp);
+    (rates[rates.len() / 2] / 2.0) as u32
+}
+
 fn rounds(options: &LazyOptions, part: Part) -> usize {
     if part == Part::Ratios { options.rounds } else { 1 }
 }
 
 /// The loads of a part.
 fn shapes(options: &LazyOptions, part: Part) -> Vec<Shape> {
-    let one = Shape { clients: 1, outstanding: 1, batch: 1, value_bytes: 1024, durable_percent: 0 };
+    let one = Shape {
+        clients: 1,
+        outstanding: 1,
+        batch: 1,
+        value_bytes: 1024,
+        durable_percent: 0,
+        rate: None,
+    };
     let sized =
         |shape: Shape| options.sizes.iter().map(move |&value_bytes| Shape { value_bytes, ..shape });
     match part {
-        Part::Ratios => vec![one, Shape { outstanding: 20, ..one }],
+        Part::Ratios => {
+            let busy = Shape { outstanding: 20, ..one };
+            // The rate is known when `busy` has been measured.
+            vec![one, busy, Shape { rate: Some(0), ..busy }]
+        }
         Part::Clients => {
             options.clients.iter().flat_map(|&clients| sized(Shape { clients, ..one })).collect()
         }
@@ -282,6 +310,7 @@ fn measure(part: Part, subject: &Subject, shape: Shape, seconds: f64) -> Result<
         batch: shape.batch,
         value_bytes: shape.value_bytes,
         durable: f64::from(shape.durable_percent) / 100.0,
+        rate: shape.rate.map(f64::from),
         duration: Duration::from_secs_f64(seconds / 4.0),
         ..Load::default()
     };

@@ -35,6 +35,9 @@ struct Flags {
     /// Which share of the requests is answered only when it is durable, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     durable: f64,
+    /// Requests that fall due in a second, of all clients together, instead of one per answer
+    #[arg(long)]
+    rate: Option<f64>,
     /// Keep nothing that may have to be replayed: report losses
     #[arg(long)]
     report: bool,
@@ -45,6 +48,9 @@ struct Flags {
 
 fn main() -> Result<()> {
     let flags = Flags::parse();
+    if flags.rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) {
+        bail!("--rate must be above zero");
+    }
     let on_loss = if flags.report { OnLoss::Report } else { OnLoss::Replay };
     let options = Options { on_loss, ..Options::default() };
     let mut clients = Vec::new();
@@ -57,6 +63,7 @@ fn main() -> Result<()> {
         value_bytes: flags.size,
         keys: flags.keys,
         durable: flags.durable,
+        rate: flags.rate,
         duration: Duration::from_secs_f64(flags.seconds),
         ..Load::default()
     };

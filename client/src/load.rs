@@ -1,13 +1,16 @@
-//! A closed loop over many clients on one thread, each with connections of its own: what benchmarks
-//! drive a group with. In the steady state it allocates one buffer per request.
+//! A loop over many clients on one thread, each with connections of its own: what benchmarks drive
+//! a group with. It is closed (an answer makes room for the next request), or requests fall due at
+//! a rate; then they count as late from that moment on, whether they could be sent or not. In the
+//! steady state it allocates one buffer per request.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use smr::Viewstamp;
 use smr::rng::Rng;
 
-use crate::{Batch, Client, Error, Terms, search};
+use crate::{Batch, Client, Error, Terms, Ticket, search};
 
 /// What to do. Values are set under keys `load:N` of a fixed length.
 #[derive(Clone, Debug)]
@@ -22,6 +25,9 @@ pub struct Load {
     pub keys: u64,
     /// Which share of the requests must be durable before it is answered, 0 to 1.
     pub durable: f64,
+    /// How many requests fall due in a second, of all clients together, more than none; without it
+    /// each follows an answer.
+    pub rate: Option<f64>,
     /// Requests are submitted for so long; those under way are still answered.
     pub duration: Duration,
     /// Where the random choices start.
@@ -37,6 +43,7 @@ impl Default for Load {
             value_bytes: 1024,
             keys: 100_000,
             durable: 0.0,
+            rate: None,
             duration: Duration::from_secs(5),
             seed: 1,
         }
@@ -50,7 +57,7 @@ pub struct Sample {
     pub client: usize,
     /// Since the loop began.
     pub at: Duration,
-    /// From its submission to its answer.
+    /// From its submission, or from when it was due, to its answer.
     pub took: Duration,
     /// The operation that executed it.
     pub position: Viewstamp,
@@ -79,19 +86,23 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// [`Error::Os`] if the operating system refuses to wait; requests that fail are counted.
+///
+/// # Panics
+/// If the rate is not above zero.
 pub fn run(
     clients: &mut [Client],
     load: &Load,
     mut each: impl FnMut(Sample),
     mut failed: impl FnMut(usize, Error),
 ) -> Result<Tally, Error> {
+    assert!(load.rate.is_none_or(|rate| rate > 0.0), "some requests fall due");
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     for (index, client) in clients.iter_mut().enumerate() {
         let data = EventData::new_u64(index as u64);
         epoll::add(&epoll, &*client.session(), data, EventFlags::IN)?;
     }
-    let mut source = Source::new(load);
     let start = Instant::now();
+    let mut source = Source::new(load, clients.len(), start);
     let mut tally = Tally::default();
     let mut ready: Vec<usize> = (0..clients.len()).collect();
     let mut events: Vec<Event> = Vec::with_capacity(256);
@@ -106,7 +117,8 @@ pub fn run(
                     Ok(answer) => {
                         tally.answered += 1;
                         let (position, durable) = (answer.position, answer.durable);
-                        let (at, took) = (start.elapsed(), done.took);
+                        let took = done.took + source.lateness(index, done.ticket);
+                        let at = start.elapsed();
                         each(Sample { client: index, at, took, position, durable });
                     }
                     Err(error) => {
@@ -122,8 +134,8 @@ pub fn run(
                 tally.elapsed = start.elapsed();
             }
             open = open && start.elapsed() < load.duration;
-            while open && client.session().outstanding() < load.outstanding {
-                if let Err(error) = source.submit(client) {
+            while open && client.session().outstanding() < load.outstanding && source.is_due() {
+                if let Err(error) = source.submit(index, client) {
                     failed(index, error);
                     open = false;
                 }
@@ -131,9 +143,9 @@ pub fn run(
             client.session().send();
         }
         open = open && start.elapsed() < load.duration;
-        search::wait(&epoll, LONGEST_SLEEP, &mut events)?;
+        search::wait(&epoll, source.pause(), &mut events)?;
         ready.extend(events.iter().map(|event| event.data.u64() as usize));
-        if swept.elapsed() >= LONGEST_SLEEP {
+        if swept.elapsed() >= LONGEST_SLEEP || (load.rate.is_some() && source.is_due()) {
             swept = Instant::now();
             ready.clear();
             ready.extend(0..clients.len());
@@ -142,9 +154,13 @@ pub fn run(
     Ok(tally)
 }
 
-/// Makes the requests.
+/// Makes the requests, when they are due.
 struct Source<'a> {
     load: &'a Load,
+    start: Instant,
+    submitted: u64,
+    /// By client: what is under way, and how late it was submitted.
+    late: Vec<VecDeque<(Ticket, Duration)>>,
     rng: Rng,
     batch: Batch,
     key: Vec<u8>,
@@ -152,13 +168,39 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn new(load: &Load) -> Source<'_> {
+    fn new(load: &Load, clients: usize, start: Instant) -> Source<'_> {
         let value = (0..load.value_bytes).map(|index| b'a' + (index % 26) as u8).collect();
-        let rng = Rng::new(load.seed);
-        Source { load, rng, batch: Batch::new(), key: Vec::new(), value }
+        let (rng, late) = (Rng::new(load.seed), vec![VecDeque::new(); clients]);
+        let (batch, key) = (Batch::new(), Vec::new());
+        Source { load, start, submitted: 0, late, rng, batch, key, value }
     }
 
-    fn submit(&mut self, client: &mut Client) -> Result<(), Error> {
+    /// When the next request is due, since the start.
+    fn due(&self) -> Duration {
+        let interval = self.load.rate.map_or(0.0, |rate| 1.0 / rate);
+        Duration::from_secs_f64(self.submitted as f64 * interval)
+    }
+
+    fn is_due(&self) -> bool {
+        self.load.rate.is_none() || self.due() <= self.start.elapsed()
+    }
+
+    /// How long nothing is due.
+    fn pause(&self) -> Duration {
+        if self.load.rate.is_none() {
+            return LONGEST_SLEEP;
+        }
+        self.due().saturating_sub(self.start.elapsed()).min(LONGEST_SLEEP)
+    }
+
+    /// How late a client's request was submitted that has now been answered.
+    fn lateness(&mut self, client: usize, ticket: Ticket) -> Duration {
+        let late = &mut self.late[client];
+        let at = late.iter().position(|(other, _)| *other == ticket);
+        at.and_then(|at| late.remove(at)).map_or(Duration::ZERO, |(_, lateness)| lateness)
+    }
+
+    fn submit(&mut self, index: usize, client: &mut Client) -> Result<(), Error> {
         self.batch.clear();
         for _ in 0..self.load.batch.max(1) {
             let mut number = self.rng.next_u64() % self.load.keys.max(1);
@@ -173,6 +215,12 @@ impl Source<'_> {
         let chance = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let terms = client.session().terms();
         let terms = Terms { durable: terms.durable || chance < self.load.durable, ..terms };
-        client.submit_on(&self.batch, terms).map(|_| ())
+        let lateness = self.start.elapsed().saturating_sub(self.due());
+        let ticket = client.submit_on(&self.batch, terms)?;
+        if self.load.rate.is_some() {
+            self.late[index].push_back((ticket, lateness));
+        }
+        self.submitted += 1;
+        Ok(())
     }
 }

@@ -134,13 +134,15 @@ pub(super) fn print(points: &[Point]) {
             let load = |p: &Point| {
                 let shape = p.shape;
                 let load = (shape.clients, shape.outstanding, shape.batch, shape.value_bytes);
-                (load, p.emulated_stalls)
+                (load, p.emulated_stalls, shape.rate)
             };
             for key in distinct(here.iter().copied(), load) {
-                let ((clients, outstanding, batch, bytes), stalls) = key;
+                let ((clients, outstanding, batch, bytes), stalls, rate) = key;
+                let paced = rate.map(|rate| format!(", {rate} due in a second"));
                 println!(
                     "  {clients} clients, {outstanding} requests of {batch} puts of {bytes} \
-                     bytes{}",
+                     bytes{}{}",
+                    paced.unwrap_or_default(),
                     if stalls { ", EMULATED stalls of a disk" } else { "" }
                 );
                 let same: Vec<_> = here.iter().copied().filter(|p| load(p) == key).collect();
