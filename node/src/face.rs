@@ -273,8 +273,10 @@ pub trait Face {
     /// What it keeps for each connection.
     type Session;
 
-    /// A connection was accepted from the address `from`.
-    fn open(&mut self, id: ConnectionId, from: &str, now: Now) -> Self::Session;
+    /// A connection was accepted from the address `from` at an entrance: 0 is
+    /// [`Options::clients`](crate::Options::clients), from 1 on they are
+    /// [`Options::side_entrances`](crate::Options::side_entrances).
+    fn open(&mut self, id: ConnectionId, entrance: usize, from: &str, now: Now) -> Self::Session;
 
     /// Takes the command at the front of `input`, whose bytes stay the same from call to call until
     /// they are taken. Everything taken is answered exactly once: through [`Desk::answer`], or
@@ -307,8 +309,8 @@ pub trait Face {
     /// Appends what a client is told whose command came to nothing.
     fn fail(&mut self, session: &mut Self::Session, note: Note, why: Failure, out: &mut Vec<u8>);
 
-    /// Appends what a client is told that is turned away because there are too many.
-    fn reject(&mut self, out: &mut Vec<u8>);
+    /// Appends what a client is told that is turned away at an entrance because there are too many.
+    fn reject(&mut self, entrance: usize, out: &mut Vec<u8>);
 
     /// The connection is gone.
     fn close(&mut self, id: ConnectionId, session: Self::Session);

@@ -19,8 +19,11 @@ pub struct Options {
     /// Where replicas reach each other, `host:port`, by replica id; the own one included, which is
     /// also listened on. 1 to [`smr::MAX_REPLICAS`].
     pub peers: Vec<String>,
-    /// Where to listen for clients, `host:port`.
+    /// Where to listen for clients, `host:port`: entrance 0.
     pub clients: String,
+    /// Where else to listen for clients, `host:port`: the entrances from 1 on, in this order. Which
+    /// protocol is spoken where is the [`Face`](crate::Face)'s affair.
+    pub side_entrances: Vec<String>,
     /// What to tell operators and the other replicas of where clients come in.
     pub advertise: String,
     /// What an acknowledgement means.
@@ -153,6 +156,7 @@ impl Options {
             peers,
             advertise: clients.clone(),
             clients,
+            side_entrances: Vec::new(),
             durability,
             birth,
             order: Ordering::default(),

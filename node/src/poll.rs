@@ -15,8 +15,8 @@ use crate::clock;
 pub(crate) enum Token {
     /// Another thread has something.
     Wake,
-    /// Clients want to connect.
-    Clients,
+    /// Clients want to connect, at the entrance with this number.
+    Clients(u32),
     /// Peers want to connect.
     Peers,
     /// A connection from a peer, by its place.
@@ -33,7 +33,7 @@ impl Token {
     fn pack(self) -> u64 {
         let (kind, place) = match self {
             Token::Wake => (0, 0),
-            Token::Clients => (1, 0),
+            Token::Clients(entrance) => (1, entrance),
             Token::Peers => (2, 0),
             Token::Inbound(place) => (3, place),
             Token::Outbound(place) => (4, place),
@@ -47,7 +47,7 @@ impl Token {
         let place = packed as u32;
         match packed >> 32 {
             0 => Token::Wake,
-            1 => Token::Clients,
+            1 => Token::Clients(place),
             2 => Token::Peers,
             3 => Token::Inbound(place),
             4 => Token::Outbound(place),

@@ -209,7 +209,10 @@ impl<F: Face, P: Family> Core<F, P> {
                 self.on_snapshots()?;
             }
             Token::Peers => self.peers.accept(&self.poll),
-            Token::Clients => self.sessions.accept(&self.poll, &mut self.gateway, self.now),
+            Token::Clients(entrance) => {
+                let entrance = entrance as usize;
+                self.sessions.accept(entrance, &self.poll, &mut self.gateway, self.now);
+            }
             Token::Outbound(place) => self.peers.on_outbound(place, ready.read),
             Token::Inbound(place) => {
                 let counters = &mut self.gateway.counters;

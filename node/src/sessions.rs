@@ -27,7 +27,8 @@ const DRAINING: u64 = 5_000_000;
 pub(crate) struct Sessions<F: Face> {
     pub face: F,
     clients: Slab<Client<F::Session>>,
-    door: Option<Door>,
+    /// By entrance.
+    doors: Vec<Door>,
     max_clients: usize,
     output_hard: usize,
     last_id: u64,
@@ -50,11 +51,19 @@ pub(crate) struct Around<'a, S> {
 }
 
 impl<F: Face> Sessions<F> {
-    pub fn new(face: F, listener: TcpListener, max_clients: usize, output_hard: usize) -> Self {
+    /// `listeners` are in the poll as [`Token::Clients`], by their places, and do not block.
+    pub fn new(
+        face: F,
+        listeners: Vec<TcpListener>,
+        max_clients: usize,
+        output_hard: usize,
+    ) -> Self {
+        let doors = listeners.into_iter().zip(0..);
+        let door = |(listener, entrance)| Door::new(listener, Token::Clients(entrance));
         Sessions {
             face,
             clients: Slab::default(),
-            door: Some(Door::new(listener, Token::Clients)),
+            doors: doors.map(door).collect(),
             max_clients,
             output_hard,
             last_id: 0,
@@ -73,15 +82,17 @@ impl<F: Face> Sessions<F> {
 
     /// Takes no more connections.
     pub fn stop_accepting(&mut self) {
-        self.door = None;
+        self.doors.clear();
     }
 
-    /// Clients that connect.
-    pub fn accept(&mut self, poll: &Poll, gateway: &mut Gateway, now: Now) {
-        while let Some((mut stream, from)) = self.door.as_mut().and_then(|door| door.accept(poll)) {
+    /// Clients that connect at an entrance.
+    pub fn accept(&mut self, entrance: usize, poll: &Poll, gateway: &mut Gateway, now: Now) {
+        while let Some((mut stream, from)) =
+            self.doors.get_mut(entrance).and_then(|door| door.accept(poll))
+        {
             if self.clients.len() >= self.max_clients {
                 let mut text = Vec::new();
-                self.face.reject(&mut text);
+                self.face.reject(entrance, &mut text);
                 // If it does not fit into an empty socket buffer, the client is gone.
                 let _ = stream.write(&text);
                 gateway.counters.rejected += 1;
@@ -90,7 +101,7 @@ impl<F: Face> Sessions<F> {
             gateway.counters.accepted += 1;
             self.last_id += 1;
             let id = ConnectionId(self.last_id);
-            let session = self.face.open(id, &from.to_string(), now);
+            let session = self.face.open(id, entrance, &from.to_string(), now);
             let place = self.clients.insert(|place, generation| Client {
                 stream,
                 id,
@@ -328,7 +339,7 @@ impl<F: Face> Sessions<F> {
 
     /// Sends answers, closes what is done, and waits for what is to be waited for.
     pub fn flush(&mut self, poll: &Poll, now: Now) {
-        if let Some(door) = &mut self.door {
+        for door in &mut self.doors {
             door.reopen(poll);
         }
         let mut dirty = std::mem::take(&mut self.dirty);

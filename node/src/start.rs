@@ -63,7 +63,9 @@ impl<F: Face, P: Family> Core<F, P> {
         // The addresses first: a start that fails must not use up a life.
         let own = &options.peers[options.replica.index()];
         let peers_listener = listen(own, "replicas")?;
-        let clients_listener = listen(&options.clients, "clients")?;
+        let entrances = [&options.clients].into_iter().chain(&options.side_entrances);
+        let clients_listeners =
+            entrances.map(|address| listen(address, "clients")).collect::<Result<Vec<_>, _>>()?;
         format_if_new(&options)?;
         let opened = Directory::open(&options.directory, options.disk)?;
         check(&options, &opened)?;
@@ -76,7 +78,7 @@ impl<F: Face, P: Family> Core<F, P> {
             load(&directory, &mut executor)?;
         }
         let parts = Parts { directory, log, executor, lost: on_disk.lost };
-        let listeners = (peers_listener, clients_listener);
+        let listeners = (peers_listener, clients_listeners);
         let mut node =
             Core::assemble(options, on_disk.identity(), face, parts, listeners, events, order)?;
         node.host.step(node.now, Input::Start(recovered), &mut node.effects);
@@ -89,14 +91,16 @@ impl<F: Face, P: Family> Core<F, P> {
         identity: Identity,
         face: F,
         parts: Parts<F::Service>,
-        (peers_listener, clients_listener): (TcpListener, TcpListener),
+        (peers_listener, clients_listeners): (TcpListener, Vec<TcpListener>),
         events: Box<dyn FnMut(&Event)>,
         order: impl FnOnce(&Setting<'_>) -> Result<(P, P::Replica), Error>,
     ) -> Result<Core<F, P>, Error> {
         let os = |error| Error::Os("set up the event loop", error);
         let poll = Poll::new().map_err(os)?;
-        clients_listener.set_nonblocking(true).map_err(os)?;
-        poll.add(&clients_listener, Token::Clients, Interest::READ).map_err(os)?;
+        for (listener, entrance) in clients_listeners.iter().zip(0..) {
+            listener.set_nonblocking(true).map_err(os)?;
+            poll.add(listener, Token::Clients(entrance), Interest::READ).map_err(os)?;
+        }
         let replicas = options.peers.len() as u8;
         let now = clock::now();
         let hello = Hello {
@@ -119,7 +123,7 @@ impl<F: Face, P: Family> Core<F, P> {
         Ok(Core {
             gateway: gateway(&options, identity),
             peers: Peers::start(hello, peers_listener, &options.peers, &poll).map_err(os)?,
-            sessions: Sessions::new(face, clients_listener, max_clients, output_bytes),
+            sessions: Sessions::new(face, clients_listeners, max_clients, output_bytes),
             disk: Disk::start(parts.log, space, options.emulation, pace, poll.waker())
                 .map_err(os)?,
             snapshots: Snapshots::start(parts.directory, poll.waker()).map_err(os)?,

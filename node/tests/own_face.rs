@@ -60,7 +60,7 @@ impl Face for Lines {
     type Service = Sum;
     type Session = ();
 
-    fn open(&mut self, _: ConnectionId, _: &str, _: Now) {}
+    fn open(&mut self, _: ConnectionId, _: usize, _: &str, _: Now) {}
 
     fn take(&mut self, (): &mut (), input: &[u8], desk: &mut Desk<'_, Sum>) -> Step {
         let Some(end) = input.iter().position(|&byte| byte == b'\n') else { return Step::More(1) };
@@ -93,7 +93,7 @@ impl Face for Lines {
         out.extend_from_slice(format!("{why:?}\n").as_bytes());
     }
 
-    fn reject(&mut self, _: &mut Vec<u8>) {}
+    fn reject(&mut self, _: usize, _: &mut Vec<u8>) {}
 
     fn close(&mut self, _: ConnectionId, (): ()) {}
 }

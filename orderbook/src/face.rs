@@ -82,7 +82,7 @@ impl Face for Exchange {
     type Service = Engine;
     type Session = ();
 
-    fn open(&mut self, _: ConnectionId, _: &str, _: Now) {}
+    fn open(&mut self, _: ConnectionId, _: usize, _: &str, _: Now) {}
 
     #[inline]
     fn take(&mut self, (): &mut (), input: &[u8], desk: &mut Desk<'_, Engine>) -> Step {
@@ -127,7 +127,7 @@ impl Face for Exchange {
         refuse(out, note, refusal);
     }
 
-    fn reject(&mut self, out: &mut Vec<u8>) {
+    fn reject(&mut self, _: usize, out: &mut Vec<u8>) {
         // Nobody knows yet which protocol this client speaks; people read this one.
         let _ = writeln!(out, "ERR {}", Refusal::TooManyClients);
     }

@@ -20,7 +20,7 @@ impl Face for Closed {
     type Service = kv::Store;
     type Session = ();
 
-    fn open(&mut self, _: ConnectionId, _: &str, _: Now) {}
+    fn open(&mut self, _: ConnectionId, _: usize, _: &str, _: Now) {}
 
     fn take(&mut self, (): &mut (), _: &[u8], desk: &mut Desk<'_, kv::Store>) -> Step {
         desk.order(Order::Shutdown);
@@ -35,7 +35,7 @@ impl Face for Closed {
 
     fn fail(&mut self, (): &mut (), _: Note, _: Failure, _: &mut Vec<u8>) {}
 
-    fn reject(&mut self, _: &mut Vec<u8>) {}
+    fn reject(&mut self, _: usize, _: &mut Vec<u8>) {}
 
     fn close(&mut self, _: ConnectionId, (): ()) {}
 }

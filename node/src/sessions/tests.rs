@@ -43,7 +43,7 @@ impl Face for Letters {
     type Service = Nothing;
     type Session = ();
 
-    fn open(&mut self, _: ConnectionId, _: &str, _: Now) {}
+    fn open(&mut self, _: ConnectionId, _: usize, _: &str, _: Now) {}
 
     fn take(&mut self, (): &mut (), input: &[u8], desk: &mut Desk<'_, Nothing>) -> Step {
         let taken = match input[0] {
@@ -76,7 +76,7 @@ impl Face for Letters {
         });
     }
 
-    fn reject(&mut self, _: &mut Vec<u8>) {}
+    fn reject(&mut self, _: usize, _: &mut Vec<u8>) {}
     fn close(&mut self, _: ConnectionId, (): ()) {}
 }
 
@@ -110,7 +110,7 @@ impl Setting {
         let report = smr::Protocol::report(&vsr::Replica::new(config));
         let mut setting = Setting {
             poll: Poll::new().expect("a poll"),
-            sessions: Sessions::new(Letters, listener, 10, 1 << 20),
+            sessions: Sessions::new(Letters, vec![listener], 10, 1 << 20),
             gateway: Gateway::new(ID, 3, Retry::after(100_000), bounds),
             status: Status {
                 identity,
@@ -132,7 +132,7 @@ impl Setting {
         for count in 1..=connections {
             setting.clients.push(TcpStream::connect(address).expect("connected"));
             while setting.sessions.connections() < count {
-                setting.sessions.accept(&setting.poll, &mut setting.gateway, setting.now);
+                setting.sessions.accept(0, &setting.poll, &mut setting.gateway, setting.now);
             }
         }
         setting

@@ -179,7 +179,7 @@ impl Face for Redis {
     type Service = Store;
     type Session = Session;
 
-    fn open(&mut self, id: ConnectionId, from: &str, now: Now) -> Session {
+    fn open(&mut self, id: ConnectionId, _: usize, from: &str, now: Now) -> Session {
         self.clients.open(id, from, now);
         Session::new(id, self.bounds.command_bytes)
     }
@@ -233,7 +233,7 @@ impl Face for Redis {
         }
     }
 
-    fn reject(&mut self, out: &mut Vec<u8>) {
+    fn reject(&mut self, _: usize, out: &mut Vec<u8>) {
         write::error(out, "ERR max number of clients reached");
     }
 
