@@ -6,6 +6,7 @@ use crate::call::{ReadCall, WriteCall};
 use crate::error::{Error, Outcome};
 use crate::numbers::integer;
 use crate::strings::{bytes_of, expire_of};
+use crate::value::text;
 
 const BAD_OFFSET: Error = Error::Text("ERR bit offset is not an integer or out of range");
 
@@ -140,7 +141,7 @@ pub(crate) fn bitpos(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
         write::integer(call.reply, if wanted { -1 } else { 0 });
         return Ok(());
     };
-    let bytes = &value.slice;
+    let bytes = text(&value);
     let bits = match args.len() {
         2 => Bits { start: 0, end: bytes.len() * 8 },
         3..=5 => Bits::parse(&args[2..], bytes.len(), false)?,

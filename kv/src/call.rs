@@ -5,7 +5,7 @@ use resp::Protocol;
 
 use crate::error::Error;
 use crate::store::{Space, Store};
-use crate::value::{HashHead, Head, Header, Kind, Value, due_ms, value};
+use crate::value::{HashHead, Head, Header, Kind, Value, due_ms, is_string, value};
 
 /// A command that changes nothing.
 pub(crate) struct ReadCall<'a> {
@@ -113,6 +113,12 @@ impl WriteCall<'_> {
         self.store.replace(key, Some(value(header, bytes)), self.guard)
     }
 
+    /// Gives a key the value that it has, to expire at `expire_ms` (0 for never).
+    pub(crate) fn set_expiry(&mut self, key: &[u8], expire_ms: u64, old: &Value) {
+        let header = Header::new(old.header.header.kind(), self.store.next_version(), expire_ms);
+        self.store.replace(key, Some(value(header, &old.slice)), self.guard);
+    }
+
     /// Removes a key. Returns what it had.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Value> {
         self.store.next_version();
@@ -127,10 +133,7 @@ fn is_due(value: &Value, unix_ms: u64) -> bool {
 }
 
 fn string(value: Value) -> Result<Value, Error> {
-    match value.header.header.kind() {
-        Kind::String => Ok(value),
-        _ => Err(Error::WrongType),
-    }
+    if is_string(&value) { Ok(value) } else { Err(Error::WrongType) }
 }
 
 fn hash(value: &Value) -> Result<HashHead, Error> {

@@ -5,8 +5,9 @@
 //! that one. A flush takes the trees away from under the store; the checkpoint still has them, and
 //! nobody changes them then. `Expiry` follows from `Keys` and is not written.
 //!
-//! A chunk: a version byte, then records: 1, totals (3 x u64); or 2 (key) or 3 (field), key length
-//! u32, key, stamp u64, expire_ms u64, value length u32, value. Little-endian.
+//! A chunk: a version byte, then records: 1, totals (3 x u64); 4, the time of the next flush (u64,
+//! only if one is due); or 2 (key) or 3 (field), key length u32, key, stamp u64, expire_ms u64,
+//! value length u32, value. Little-endian.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use masstree::Guard;
 use smr::BadCheckpoint;
 
+use crate::items::Facts;
 use crate::store::{Space, Store, Totals, Trees};
 use crate::value::{Head, Header, Kind, Value, ids_of, value};
 
@@ -22,6 +24,7 @@ const VERSION: u8 = 1;
 const TOTALS: u8 = 1;
 const KEY: u8 = 2;
 const FIELD: u8 = 3;
+const FLUSH: u8 = 4;
 
 /// No group lives long enough to count further; versions have 56 bits.
 const LARGEST_COUNT: u64 = 1 << 55;
@@ -75,6 +78,10 @@ impl Checkpoint {
             out.push(TOTALS);
             for number in [totals.changes, totals.next_hash, totals.expired] {
                 out.extend_from_slice(&number.to_le_bytes());
+            }
+            if totals.flush_ms != 0 {
+                out.push(FLUSH);
+                out.extend_from_slice(&totals.flush_ms.to_le_bytes());
             }
         }
         while self.space < Space::Expiry {
@@ -186,7 +193,11 @@ pub(crate) fn restore(store: &mut Store, chunk: &[u8], guard: &Guard) -> Result<
             if changes.max(next_hash).max(expired) > LARGEST_COUNT {
                 return Err(BadCheckpoint);
             }
-            store.totals = Totals { changes, next_hash, expired };
+            store.totals = Totals { changes, next_hash, expired, flush_ms: 0 };
+            continue;
+        }
+        if tag == FLUSH {
+            store.totals.flush_ms = from.u64()?;
             continue;
         }
         let key = from.string()?;
@@ -195,6 +206,7 @@ pub(crate) fn restore(store: &mut Store, chunk: &[u8], guard: &Guard) -> Result<
         let sound = key.len() <= crate::MAX_KEY_LEN
             && match (tag, header.kind()) {
                 (KEY, Kind::String) => true,
+                (KEY, Kind::Item) => Facts::split(bytes).is_some(),
                 (KEY, kind) => {
                     ids_of(kind).zip(Head::from_bytes(bytes)).is_some_and(|(ids, head)| {
                         head.id <= store.totals.next_hash.saturating_sub(ids)

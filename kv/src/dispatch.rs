@@ -14,7 +14,7 @@ use crate::reply::push_item;
 use crate::request::{self, Item, Reader};
 use crate::store::{Store, Undo};
 use crate::table::{self, Run, Spec};
-use crate::transaction;
+use crate::{items, transaction};
 
 /// Keys whose time has come that every request removes on the side, at most.
 const SWEEP_ON_THE_SIDE: usize = 20;
@@ -37,6 +37,10 @@ impl StateMachine for Store {
     fn apply(&mut self, context: Context, request: &[u8], reply: &mut Vec<u8>) -> Undo {
         let guard = &masstree::pin();
         self.begin();
+        if self.flush_is_due(context.unix_ms) {
+            self.flush();
+            self.totals.flush_ms = 0;
+        }
         self.sweep(context.unix_ms, SWEEP_ON_THE_SIDE, guard);
         let seed = mix(mix(context.position.0) ^ u64::from(context.index));
         let around = &mut Surroundings { guard, unix_ms: context.unix_ms, reply, seed };
@@ -44,11 +48,12 @@ impl StateMachine for Store {
         let mut args = Vec::new();
         while !from.is_empty() {
             let item = from.item();
+            let sound = item.is_ok();
             push_item(around, |around| match item {
                 Ok((protocol, item)) => self.apply_item(around, protocol, item, &mut args),
                 Err(request::Malformed) => write::error(around.reply, MALFORMED),
             });
-            if item.is_err() {
+            if !sound {
                 break;
             }
         }
@@ -61,6 +66,9 @@ impl StateMachine for Store {
 
     fn read(&self, unix_ms: u64, request: &[u8], reply: &mut Vec<u8>) -> ReadOutcome {
         let guard = &masstree::pin();
+        if self.flush_is_due(unix_ms) {
+            return ReadOutcome::MustLog;
+        }
         // Only what is drawn at random depends on it, and outside the log that may be anything.
         let draw = self.draws.fetch_add(1, Ordering::Relaxed);
         let around = &mut Surroundings { guard, unix_ms, reply, seed: mix(draw) };
@@ -68,6 +76,7 @@ impl StateMachine for Store {
         let mut args = Vec::new();
         while !from.is_empty() {
             let item = from.item();
+            let sound = item.is_ok();
             let outcome = push_item(around, |around| match item {
                 Ok((protocol, item)) => self.read_item(around, protocol, item, &mut args),
                 Err(request::Malformed) => {
@@ -75,7 +84,7 @@ impl StateMachine for Store {
                     ReadOutcome::Done
                 }
             });
-            if outcome == ReadOutcome::MustLog || item.is_err() {
+            if outcome == ReadOutcome::MustLog || !sound {
                 return outcome;
             }
         }
@@ -83,7 +92,7 @@ impl StateMachine for Store {
     }
 
     fn wakeup(&self) -> Option<u64> {
-        self.earliest_expiry(&masstree::pin())
+        self.next_due(&masstree::pin())
     }
 
     fn wakeup_request(&self) -> Vec<u8> {
@@ -149,6 +158,7 @@ impl Store {
                 write::ok(around.reply);
             }
             Item::Literal(bytes) => around.reply.extend_from_slice(bytes),
+            Item::Memcached(operation) => items::apply(self, around, &operation),
         }
     }
 
@@ -174,6 +184,7 @@ impl Store {
                 if expired.is_empty() { ReadOutcome::Done } else { ReadOutcome::MustLog }
             }
             Item::Sweep => ReadOutcome::MustLog,
+            Item::Memcached(operation) => items::read(self, around, &operation),
             Item::Literal(bytes) => {
                 around.reply.extend_from_slice(bytes);
                 ReadOutcome::Done

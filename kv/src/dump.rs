@@ -14,7 +14,7 @@ use crate::hashes;
 use crate::lists::{self, List, Side};
 use crate::numbers::integer;
 use crate::sets::Set;
-use crate::value::{HashHead, Head, Kind};
+use crate::value::{HashHead, Head, Kind, text};
 use crate::zset_ranges::walk;
 use crate::zsets::SortedSet;
 
@@ -57,7 +57,7 @@ pub(crate) fn dump(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
     };
     let kind = value.header.header.kind();
     let (store, guard) = (call.store, call.guard);
-    let mut out = vec![kind as u8];
+    let mut out = vec![if kind == Kind::Item { Kind::String } else { kind } as u8];
     let head = Head::from_bytes(&value.slice).unwrap_or(Head::new(0));
     match kind {
         Kind::Hash => {
@@ -82,7 +82,9 @@ pub(crate) fn dump(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
             out.extend_from_slice(&score.to_le_bytes());
             true
         }),
-        Kind::String | Kind::Field | Kind::Mark => out.extend_from_slice(&value.slice),
+        Kind::String | Kind::Item | Kind::Field | Kind::Mark => {
+            out.extend_from_slice(text(&value));
+        }
     }
     out.push(VERSION);
     let checksum = checksum(&out);

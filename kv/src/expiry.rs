@@ -5,7 +5,6 @@ use resp::write;
 use crate::call::{ReadCall, WriteCall};
 use crate::error::{Error, Outcome};
 use crate::numbers::integer;
-use crate::value::{Header, value};
 
 /// What a time argument counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +106,7 @@ fn expire_in(call: &mut WriteCall<'_>, args: &[&[u8]], unit: Unit) -> Outcome {
     }
     match u64::try_from(when) {
         Ok(when) if when > call.unix_ms => {
-            let header = Header::new(header.kind(), call.store.next_version(), when);
-            call.store.replace(args[0], Some(value(header, &old.slice)), call.guard);
+            call.set_expiry(args[0], when, &old);
         }
         _ => {
             call.remove(args[0]);
@@ -142,8 +140,7 @@ pub(crate) fn pexpireat(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 pub(crate) fn persist(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
     let old = call.live(args[0]).filter(|value| value.header.header.expire_ms != 0);
     if let Some(old) = &old {
-        let header = Header::new(old.header.header.kind(), call.store.next_version(), 0);
-        call.store.replace(args[0], Some(value(header, &old.slice)), call.guard);
+        call.set_expiry(args[0], 0, old);
     }
     write::integer(call.reply, i64::from(old.is_some()));
     Ok(())

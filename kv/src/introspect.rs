@@ -7,7 +7,7 @@ use crate::error::{Error, Outcome};
 use crate::numbers::integer;
 use crate::store::{Space, weight};
 use crate::strings;
-use crate::value::{Head, Kind, Value, entries_of};
+use crate::value::{Head, Kind, Value, entries_of, text};
 
 /// `DBSIZE`
 pub(crate) fn dbsize(call: &mut ReadCall<'_>, _args: &[&[u8]]) -> Outcome {
@@ -95,7 +95,7 @@ fn encoding(value: &Value) -> &'static str {
         (Kind::Hash | Kind::Set, true) => "hashtable",
         (Kind::Hash | Kind::SortedSet, false) => "listpack",
         (Kind::SortedSet, true) => "skiplist",
-        (Kind::String | Kind::Field | Kind::Mark, _) => strings::encoding(&value.slice),
+        (Kind::String | Kind::Item | Kind::Field | Kind::Mark, _) => strings::encoding(text(value)),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
         Kind::List => "list",
         Kind::Set => "set",
         Kind::SortedSet => "zset",
-        Kind::String | Kind::Field | Kind::Mark => "string",
+        Kind::String | Kind::Item | Kind::Field | Kind::Mark => "string",
     }
 }
 

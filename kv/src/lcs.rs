@@ -5,6 +5,7 @@ use resp::write;
 use crate::call::ReadCall;
 use crate::error::{Error, Outcome};
 use crate::numbers::integer;
+use crate::strings::bytes_of;
 
 #[derive(Default)]
 struct Options {
@@ -108,8 +109,7 @@ pub(crate) fn lcs(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
     let a = call.string(args[0]).map_err(|_| NO_STRINGS)?;
     let b = call.string(args[1]).map_err(|_| NO_STRINGS)?;
     let options = Options::parse(&args[2..])?;
-    let a = a.as_ref().map_or(&[][..], |value| &value.slice);
-    let b = b.as_ref().map_or(&[][..], |value| &value.slice);
+    let (a, b) = (bytes_of(&a), bytes_of(&b));
     let cells = (a.len() as u64 + 1) * (b.len() as u64 + 1);
     if cells * size_of::<u32>() as u64 > call.store.limits.value_len as u64 {
         return Err(Error::Text(

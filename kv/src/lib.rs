@@ -1,9 +1,10 @@
-//! The ordered key-value service: Redis commands on Masstree, deterministic and undoable.
+//! The ordered key-value service: Redis and memcached commands on Masstree, deterministic and
+//! undoable.
 //!
 //! The server looks a command up ([`lookup`]), packs many of them into one request ([`request`]),
 //! and hands it to [`Store`] through the log (or, where all of them are reads, beside it). The
 //! answer holds one finished RESP reply for each ([`reply`]), which only has to be copied to its
-//! connection.
+//! connection; of a memcached command it holds the facts ([`items`]).
 //!
 //! Invariants:
 //! - All changes of keys go through one primitive, `Store::put` (or swap the trees, for a flush),
@@ -26,6 +27,7 @@ mod field_expiry;
 mod glob;
 mod hashes;
 mod introspect;
+pub mod items;
 mod keyspace;
 mod lcs;
 mod lists;

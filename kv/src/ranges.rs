@@ -12,7 +12,7 @@ use crate::call::ReadCall;
 use crate::error::{Error, Outcome};
 use crate::numbers::integer;
 use crate::store::Space;
-use crate::value::{Kind, Value};
+use crate::value::{Value, is_string, text};
 
 /// The keys between two bounds; `None` if there can be none.
 struct Range<'a> {
@@ -121,8 +121,8 @@ pub(crate) fn krange(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
                 write::array(&mut replies, 2);
             }
             write::bulk(&mut replies, key);
-            if with_values && value.header.header.kind() == Kind::String {
-                write::bulk(&mut replies, &value.slice);
+            if with_values && is_string(value) {
+                write::bulk(&mut replies, text(value));
             } else if with_values {
                 write::null(&mut replies, protocol);
             }

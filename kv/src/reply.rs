@@ -1,6 +1,7 @@
 //! The bytes of an answer to a request: for each of its items, in order, a length (u32,
 //! little-endian) and a body. A body is one RESP reply, in the protocol version that the item asked
-//! for; of a versions item it is what [`versions`] takes.
+//! for; of a versions item it is what [`versions`] takes, of a memcached command what
+//! [`Answer`](crate::items::Answer) takes.
 
 use crate::dispatch::Surroundings;
 

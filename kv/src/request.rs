@@ -9,10 +9,12 @@
 //! versions     kind 3, count u32, count x (length u32, key)
 //! sweep        kind 4
 //! literal      kind 5, length u32, bytes
+//! memcached    kind 6, an operation (items/operation.rs)
 //! ```
 
 use resp::Protocol;
 
+use crate::items::{Operation, push_operation};
 use crate::table::Spec;
 
 const COMMAND: u8 = 1;
@@ -20,6 +22,7 @@ const TRANSACTION: u8 = 2;
 const VERSIONS: u8 = 3;
 const SWEEP: u8 = 4;
 const LITERAL: u8 = 5;
+const MEMCACHED: u8 = 6;
 const KIND: u8 = 0x0f;
 const RESP3: u8 = 0x80;
 
@@ -33,7 +36,7 @@ pub fn push_command(out: &mut Vec<u8>, protocol: Protocol, spec: &Spec, argv: &[
     out.reserve(7 + args.iter().map(|arg| 4 + arg.len()).sum::<usize>());
     out.push(kind(COMMAND, protocol));
     out.extend_from_slice(&spec.id.to_le_bytes());
-    push_strings(out, args);
+    push_strings(out, args.iter().copied());
 }
 
 /// Appends a transaction: `commands` holds items made by [`push_command`] and [`push_literal`]. If
@@ -65,7 +68,7 @@ pub fn push_transaction(
 /// If anything is 4 GiB or longer.
 pub fn push_versions(out: &mut Vec<u8>, keys: &[&[u8]]) {
     out.push(VERSIONS);
-    push_strings(out, keys);
+    push_strings(out, keys.iter().copied());
 }
 
 /// Appends a removal of keys whose time has come. Answered by `+OK`.
@@ -83,6 +86,16 @@ pub fn push_literal(out: &mut Vec<u8>, reply: &[u8]) {
     push_string(out, reply);
 }
 
+/// Appends a memcached command that concerns the state (see [`is_write`](crate::items::is_write)).
+/// Answered by a body for [`Answer`](crate::items::Answer), not by RESP.
+///
+/// # Panics
+/// If the command does not concern the state, or is 4 GiB or longer.
+pub fn push_memcached(out: &mut Vec<u8>, command: &memcached::Command<'_>) {
+    out.push(MEMCACHED);
+    push_operation(out, command);
+}
+
 fn kind(kind: u8, protocol: Protocol) -> u8 {
     match protocol {
         Protocol::V2 => kind,
@@ -95,13 +108,13 @@ fn push_length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&length.to_le_bytes());
 }
 
-fn push_string(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push_string(out: &mut Vec<u8>, bytes: &[u8]) {
     push_length(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-fn push_strings(out: &mut Vec<u8>, strings: &[&[u8]]) {
-    push_length(out, strings.len());
+pub(crate) fn push_strings<'a>(out: &mut Vec<u8>, strings: impl Iterator<Item = &'a [u8]> + Clone) {
+    push_length(out, strings.clone().count());
     for string in strings {
         push_string(out, string);
     }
@@ -112,17 +125,18 @@ fn push_strings(out: &mut Vec<u8>, strings: &[&[u8]]) {
 pub(crate) struct Malformed;
 
 /// One item, with its strings still packed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Item<'a> {
     Command { id: u16, args: Strings<'a> },
     Transaction { watches: Watches<'a>, commands: &'a [u8] },
     Versions(Strings<'a>),
     Sweep,
     Literal(&'a [u8]),
+    Memcached(Operation<'a>),
 }
 
 /// Strings one after the other; known to be whole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strings<'a>(Reader<'a>);
 
 impl<'a> Iterator for Strings<'a> {
@@ -147,7 +161,7 @@ impl<'a> Iterator for Watches<'a> {
 }
 
 /// Takes a request, or a transaction's commands, apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -175,6 +189,7 @@ impl<'a> Reader<'a> {
             VERSIONS => Item::Versions(self.strings()?),
             SWEEP => Item::Sweep,
             LITERAL => Item::Literal(self.string()?),
+            MEMCACHED => Item::Memcached(Operation::read(self)?),
             _ => return Err(Malformed),
         };
         Ok((protocol, item))
@@ -188,7 +203,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (bytes, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*bytes)
@@ -199,18 +214,18 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array()?) as usize)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     #[inline]
-    fn string(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.length()?;
         self.bytes(length)
     }
 
     #[inline]
-    fn strings(&mut self) -> Result<Strings<'a>, Malformed> {
+    pub(crate) fn strings(&mut self) -> Result<Strings<'a>, Malformed> {
         let count = self.length()?;
         let start = self.0;
         for _ in 0..count {

@@ -11,7 +11,7 @@ use crate::error::{Error, Outcome};
 use crate::lists::{self, List, Side};
 use crate::numbers::integer;
 use crate::store::Store;
-use crate::value::{HashHead, Head, Kind, Value};
+use crate::value::{HashHead, Head, Kind, Value, text};
 use crate::zset_ranges::walk;
 use crate::zsets::parse_score;
 
@@ -139,7 +139,7 @@ fn look_up(keys: &mut impl Keys, pattern: &[u8], element: &[u8]) -> Option<Vec<u
     }
     let value = keys.live(&key)?;
     match (field, value.header.header.kind()) {
-        (None, Kind::String) => Some(value.slice.to_vec()),
+        (None, Kind::String | Kind::Item) => Some(text(&value).to_vec()),
         (Some(field), Kind::Hash) => {
             let head = HashHead::of(&value)?;
             let (store, guard) = keys.trees();

@@ -44,6 +44,8 @@ pub(crate) struct Totals {
     pub next_hash: u64,
     /// Keys removed because their time had come.
     pub expired: u64,
+    /// When all keys are to be removed, in milliseconds since 1970; 0 for never.
+    pub flush_ms: u64,
 }
 
 /// Sizes of the trees, kept by every change.
@@ -465,8 +467,20 @@ impl Store {
         self.next_version();
     }
 
+    /// Whether the time has come to remove all keys.
+    #[inline]
+    pub(crate) fn flush_is_due(&self, unix_ms: u64) -> bool {
+        self.totals.flush_ms != 0 && self.totals.flush_ms <= unix_ms
+    }
+
+    /// When something is to be done that no command asks for.
+    pub(crate) fn next_due(&self, guard: &Guard) -> Option<u64> {
+        let flush = Some(self.totals.flush_ms).filter(|&time| time != 0);
+        self.earliest_expiry(guard).into_iter().chain(flush).min()
+    }
+
     /// The time of the first key to expire.
-    pub(crate) fn earliest_expiry(&self, guard: &Guard) -> Option<u64> {
+    fn earliest_expiry(&self, guard: &Guard) -> Option<u64> {
         if self.sizes.expiring == 0 {
             return None;
         }

@@ -7,7 +7,7 @@ use crate::error::{Error, Outcome};
 use crate::expiry::{Expiry, Unit};
 use crate::numbers::{Number, integer};
 use crate::store::Space;
-use crate::value::{Header, Kind, Value, value};
+use crate::value::{Header, Kind, Value, is_string, text, value};
 
 /// A value's time; 0 if there is none.
 pub(crate) fn expire_of(value: &Option<Value>) -> u64 {
@@ -16,7 +16,7 @@ pub(crate) fn expire_of(value: &Option<Value>) -> u64 {
 
 /// The bytes of a string, of none if there is no key.
 pub(crate) fn bytes_of(value: &Option<Value>) -> &[u8] {
-    value.as_ref().map_or(&[], |value| &value.slice)
+    value.as_ref().map_or(&[], text)
 }
 
 /// `GET key`
@@ -35,7 +35,7 @@ pub(crate) fn get(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
         return Ok(());
     }
     match call.string(args[0])? {
-        Some(value) => write::bulk(call.reply, &value.slice),
+        Some(value) => write::bulk(call.reply, text(&value)),
         None => write::null(call.reply, call.protocol),
     }
     Ok(())
@@ -46,7 +46,7 @@ pub(crate) fn mget(call: &mut ReadCall<'_>, args: &[&[u8]]) -> Outcome {
     write::array(call.reply, args.len());
     for key in args {
         match call.string(key) {
-            Ok(Some(value)) => write::bulk(call.reply, &value.slice),
+            Ok(Some(value)) => write::bulk(call.reply, text(&value)),
             Ok(None) | Err(_) => write::null(call.reply, call.protocol),
         }
     }
@@ -144,8 +144,8 @@ pub(crate) fn set(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
     let old = if looks { call.live(key) } else { None };
     if options.get {
         match &old {
-            Some(old) if old.header.header.kind() != Kind::String => return Err(Error::WrongType),
-            Some(old) => write::bulk(call.reply, &old.slice),
+            Some(old) if !is_string(old) => return Err(Error::WrongType),
+            Some(old) => write::bulk(call.reply, text(old)),
             None => write::null(call.reply, call.protocol),
         }
     }
@@ -198,16 +198,16 @@ pub(crate) fn getex(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
         return Ok(());
     };
     let expire_ms = options.expire_ms(call.unix_ms)?;
-    write::bulk(call.reply, &value.slice);
+    write::bulk(call.reply, text(&value));
     match expire_ms {
         Some(expire_ms) if expire_ms <= call.unix_ms => {
             call.remove(args[0]);
         }
         Some(expire_ms) => {
-            call.set_string(args[0], expire_ms, &value.slice);
+            call.set_expiry(args[0], expire_ms, &value);
         }
         None if options.persist && value.header.header.expire_ms != 0 => {
-            call.set_string(args[0], 0, &value.slice);
+            call.set_expiry(args[0], 0, &value);
         }
         None => {}
     }
@@ -217,7 +217,7 @@ pub(crate) fn getex(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 /// Replies with a string or null.
 fn reply_string(call: &mut WriteCall<'_>, value: &Option<Value>) {
     match value {
-        Some(value) => write::bulk(call.reply, &value.slice),
+        Some(value) => write::bulk(call.reply, text(value)),
         None => write::null(call.reply, call.protocol),
     }
 }
@@ -305,7 +305,7 @@ pub(crate) fn setrange(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 fn increment(call: &mut WriteCall<'_>, key: &[u8], by: i64) -> Outcome {
     let old = call.string(key)?;
     let number = match &old {
-        Some(old) => integer(&old.slice)?,
+        Some(old) => integer(text(old))?,
         None => 0,
     };
     let sum =
@@ -344,7 +344,7 @@ pub(crate) fn decrby(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
 pub(crate) fn incrbyfloat(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
     let old = call.string(args[0])?;
     let number = match &old {
-        Some(old) => Number::parse(&old.slice).ok_or(Error::NotFloat)?,
+        Some(old) => Number::parse(text(old)).ok_or(Error::NotFloat)?,
         None => Number::ZERO,
     };
     let by = Number::parse(args[1]).ok_or(Error::NotFloat)?;
@@ -364,7 +364,7 @@ pub(crate) fn cas(call: &mut WriteCall<'_>, args: &[&[u8]]) -> Outcome {
         write::null(call.reply, call.protocol);
         return Ok(());
     };
-    let equal = old.slice == *args[1];
+    let equal = text(&old) == args[1];
     if equal {
         call.set_string(args[0], old.header.header.expire_ms, args[2]);
     }

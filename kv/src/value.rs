@@ -2,6 +2,8 @@
 
 use triomphe::ThinArc;
 
+use crate::items::Facts;
+
 /// A value of any tree. Never changed in place: whoever holds one keeps that state.
 pub(crate) type Value = ThinArc<Header, u8>;
 
@@ -31,6 +33,9 @@ pub(crate) enum Kind {
     Set = 5,
     /// A [`Head`] of a sorted set.
     SortedSet = 6,
+    /// A string with what only memcached's clients know of it: its bytes and then
+    /// [`Facts`](crate::items::Facts).
+    Item = 7,
 }
 
 impl Header {
@@ -40,7 +45,7 @@ impl Header {
 
     /// From what [`Header::stamp`] gave; `None` if there is no such kind.
     pub(crate) fn from_stamp(stamp: u64, expire_ms: u64) -> Option<Header> {
-        (stamp & 0xff <= Kind::SortedSet as u64).then_some(Header { stamp, expire_ms })
+        (stamp & 0xff <= Kind::Item as u64).then_some(Header { stamp, expire_ms })
     }
 
     pub(crate) fn stamp(&self) -> u64 {
@@ -61,6 +66,7 @@ impl Header {
             4 => Kind::List,
             5 => Kind::Set,
             6 => Kind::SortedSet,
+            7 => Kind::Item,
             _ => Kind::Field,
         }
     }
@@ -75,6 +81,21 @@ impl Header {
 #[inline]
 pub(crate) fn value(header: Header, bytes: &[u8]) -> Value {
     ThinArc::from_header_and_slice(header, bytes)
+}
+
+/// The bytes of a string, without what else is known of an item.
+#[inline]
+pub(crate) fn text(value: &Value) -> &[u8] {
+    match value.header.header.kind() {
+        Kind::Item => Facts::split(&value.slice).map_or(&value.slice, |(text, _)| text),
+        _ => &value.slice,
+    }
+}
+
+/// Whether the value is a string.
+#[inline]
+pub(crate) fn is_string(value: &Value) -> bool {
+    matches!(value.header.header.kind(), Kind::String | Kind::Item)
 }
 
 /// What a key that holds a hash says about it; its fields are in a tree of their own.
@@ -183,7 +204,7 @@ pub(crate) fn entries_of(value: &Value) -> Option<(u64, u64, u64)> {
 #[inline]
 pub(crate) fn ids_of(kind: Kind) -> Option<u64> {
     match kind {
-        Kind::String | Kind::Mark | Kind::Field => None,
+        Kind::String | Kind::Item | Kind::Mark | Kind::Field => None,
         Kind::Hash | Kind::List | Kind::Set => Some(1),
         Kind::SortedSet => Some(2),
     }

@@ -2,6 +2,7 @@
 
 mod collections;
 mod commands;
+mod items;
 mod ours;
 mod properties;
 mod time;

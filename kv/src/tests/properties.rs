@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use resp::Protocol;
-use smr::StateMachine;
+use smr::{ReadOutcome, StateMachine};
 
+use super::items::memcached;
 use super::{Bench, NOW, command, dump};
 use crate::random::Draws;
 use crate::store::{Space, Store, Undo, weight};
@@ -204,6 +205,32 @@ const COLLECTION_READS: &[&str] = &[
     "MEMORY USAGE z1",
 ];
 
+/// Memcached's commands, with the data block behind a bar.
+const MEMCACHED: &[&str] = &[
+    "set K 0 0 1|v",
+    "set K 7 0 2|10",
+    "set K 7 -1 2|10",
+    "add K 1 1 1|v",
+    "replace K 1 0 1|w",
+    "append K 0 0 1|1",
+    "prepend K 0 0 1|1",
+    "incr K 5",
+    "decr K 3",
+    "touch K 1",
+    "touch K -1",
+    "gat 1 K K K",
+    "delete K",
+    "mg K v N1 R1",
+    "mg K v",
+    "get K K K",
+    "ms K 2 F3 C2 I|ab",
+    "ms K 2 F3 T1 E9 MA N1|ab",
+    "md K I T1",
+    "md K x",
+    "ma K N0 J3 D2 T1",
+    "flush_all 1700000001",
+];
+
 const DRAWN: &[&str] = &[
     "RANDOMKEY",
     "HRANDFIELD K",
@@ -241,6 +268,9 @@ fn request_of(seed: u64) -> Vec<u8> {
             _ => COLLECTION_WRITES,
         };
         let templates = if draws.below(20) == 0 { DRAWN } else { templates };
+        if draws.below(5) == 0 {
+            return memcached_of(MEMCACHED[draws.below(MEMCACHED.len())], draws);
+        }
         let template = templates[draws.below(templates.len())];
         let protocol = if draws.below(2) == 0 { Protocol::V2 } else { Protocol::V3 };
         command(protocol, &fill(template, draws))
@@ -261,9 +291,14 @@ fn request_of(seed: u64) -> Vec<u8> {
     request
 }
 
+/// A request of a memcached command.
+fn memcached_of(template: &str, draws: &mut Draws) -> Vec<u8> {
+    memcached(&(fill(template, draws).replace('|', "\r\n") + "\r\n"))
+}
+
 /// Lets time pass now and then.
 fn pass_time(bench: &mut Bench, seed: u64) {
-    bench.unix_ms += [0, 0, 0, 1, 3][Draws::new(!seed).below(5)];
+    bench.unix_ms += [0, 0, 0, 1, 3, 0, 0, 1, 3, 700][Draws::new(!seed).below(10)];
 }
 
 fn check_sizes(store: &Store) {
@@ -337,6 +372,11 @@ proptest! {
             let line = fill(reads[draws.below(reads.len())], &mut draws);
             if let Some(reply) = bench.read(&line) {
                 prop_assert_eq!(bench.run(&line), reply, "{}", line);
+            }
+            let request = memcached_of(["get K K K", "mg K v R1"][draws.below(2)], &mut draws);
+            let mut answer = Vec::new();
+            if bench.store.read(bench.unix_ms, &request, &mut answer) == ReadOutcome::Done {
+                prop_assert_eq!(bench.apply(&request).0, answer);
             }
         }
     }

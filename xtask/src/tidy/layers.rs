@@ -43,7 +43,8 @@ const LAYERS: &[Layer] = &[
     no_std("vsr", Rule::Only(&["smr"])),
     no_std("mu", Rule::Only(&["smr", "fabric"])),
     layer("resp", Rule::Only(&[])),
-    layer("kv", Rule::Only(&["smr", "masstree", "resp"])),
+    layer("memcached", Rule::Only(&[])),
+    layer("kv", Rule::Only(&["smr", "masstree", "resp", "memcached"])),
     layer("wire", Rule::Only(&["smr"])),
     layer("io", Rule::Only(&["smr"])),
     Layer {
