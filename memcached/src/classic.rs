@@ -8,8 +8,7 @@ use crate::parser::{BAD_FORMAT, ERROR, Meaning, Refusal, TOO_LARGE};
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
-const UNSUPPORTED: &str = "CLIENT_ERROR this command is not supported: there are no slabs, no LRU \
-                           and no memory limit to control";
+const UNSUPPORTED: &str = "CLIENT_ERROR this command is not supported";
 
 type Parsed<'a> = Result<Command<'a>, &'static str>;
 

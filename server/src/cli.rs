@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// A replicated key-value store that speaks the Redis protocol.
+/// A replicated key-value store that speaks the protocols of Redis and memcached.
 #[derive(Parser)]
 #[command(name = "lockstep", version, about)]
 pub struct Cli {
@@ -106,6 +106,7 @@ The file given with --config has the same settings, in TOML; flags go before it:
   id = 0                              # --id
   peers = [\"a:7500\", \"b:7500\", \"c:7500\"]  # --peers
   resp = \"0.0.0.0:6379\"               # --resp
+  memcached_port = 11211              # --memcached-port
   advertise = \"a:6379\"                # --advertise
   dir = \"/var/lib/lockstep\"           # --dir
   durability = \"sync\"                 # --durability: sync, lazy or memory
@@ -136,6 +137,9 @@ pub struct Serve {
     /// Where to listen for Redis clients: address:port [default: 127.0.0.1:6379]
     #[arg(long)]
     pub resp: Option<String>,
+    /// Listen for memcached clients, too, on this port of the address in --resp [default: do not]
+    #[arg(long)]
+    pub memcached_port: Option<u16>,
     /// What to tell others of where clients come in [default: as --resp]
     #[arg(long)]
     pub advertise: Option<String>,
@@ -234,6 +238,9 @@ pub struct Demo {
     /// Replica i serves Redis clients on this port plus i, and replicas on this plus 100 plus i
     #[arg(long, default_value_t = 7400)]
     pub port: u16,
+    /// Replica i serves memcached clients on this port plus i [default: none do]
+    #[arg(long)]
+    pub memcached_port: Option<u16>,
 }
 
 /// How to print.

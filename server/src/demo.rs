@@ -29,6 +29,7 @@ pub struct Plan {
     pub order: &'static str,
     pub group: String,
     pub port: u16,
+    pub memcached_port: Option<u16>,
     pub dir: PathBuf,
     /// The group has served: an empty directory is a lost disk from now on.
     pub created: bool,
@@ -43,6 +44,15 @@ impl Plan {
         format!("127.0.0.1:{}", self.port + PEER_PORTS + u16::from(id))
     }
 
+    /// Where its memcached clients come in, if they do.
+    pub fn memcached_port(&self, id: u8) -> Option<u16> {
+        self.memcached_port.map(|port| port + u16::from(id))
+    }
+
+    fn memcached(&self, id: u8) -> Option<String> {
+        self.memcached_port(id).map(|port| format!("127.0.0.1:{port}"))
+    }
+
     /// Writes `demo.json`.
     pub fn save(&self, pids: &[Option<u32>]) -> Result<()> {
         let members = (0..self.replicas).map(|id| {
@@ -50,6 +60,7 @@ impl Plan {
                 "id": id,
                 "pid": pids[usize::from(id)],
                 "resp": self.resp(id),
+                "memcached": self.memcached(id),
                 "peer": self.peer(id),
                 "dir": self.dir.join(id.to_string()),
             })
@@ -127,6 +138,10 @@ fn greet(plan: &Plan, took: Duration) {
         plan.dir.display()
     );
     println!("  Redis clients connect to any of {}", ports.join(" "));
+    let memcached: Vec<String> = (0..plan.replicas).filter_map(|id| plan.memcached(id)).collect();
+    if !memcached.is_empty() {
+        println!("  memcached clients connect to any of {}", memcached.join(" "));
+    }
     println!("  redis-cli -p {port} set greeting hello");
     println!("  redis-cli -p {} get greeting", port + u16::from(plan.replicas.min(2)) - 1);
     println!("  redis-cli -p {port} krange a z");
@@ -140,6 +155,10 @@ fn greet(plan: &Plan, took: Duration) {
 fn plan(flags: &Demo) -> Result<Plan> {
     let last = u32::from(flags.port) + u32::from(PEER_PORTS) + u32::from(flags.replicas);
     ensure!(flags.port > 0 && last <= 65_536, "--port {}: too high", flags.port);
+    if let Some(port) = flags.memcached_port {
+        let last = u32::from(port) + u32::from(flags.replicas);
+        ensure!(port > 0 && last <= 65_536, "--memcached-port {port}: too high, or zero");
+    }
     let dir = match &flags.dir {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("lockstep-demo-{}", std::process::id())),
@@ -153,6 +172,7 @@ fn plan(flags: &Demo) -> Result<Plan> {
         order: flags.order.name(),
         group: format!("{:016x}", crate::serve::nonce(0).max(1)),
         port: flags.port,
+        memcached_port: flags.memcached_port,
         dir,
         created: false,
     };
@@ -202,17 +222,24 @@ fn resume(plan: &mut Plan, path: &Path) -> Result<()> {
 }
 
 fn check_ports(plan: &Plan) -> Result<()> {
+    let last = u16::from(plan.replicas) - 1;
+    // Held until all are there, so that no two purposes can have the same one.
+    let mut held = Vec::new();
     for id in 0..plan.replicas {
-        for address in [plan.resp(id), plan.peer(id)] {
-            if let Err(error) = TcpListener::bind(&address) {
-                bail!(
-                    "{address}: {error}; the demo needs ports {} to {} and {} to {}: stop what \
-                     uses them (another demo?), or choose others with --port",
+        let addresses = [Some(plan.resp(id)), Some(plan.peer(id)), plan.memcached(id)];
+        for address in addresses.into_iter().flatten() {
+            match TcpListener::bind(&address) {
+                Ok(listener) => held.push(listener),
+                Err(error) => bail!(
+                    "{address}: {error}; the demo needs ports {} to {} and {} to {}{}: stop what \
+                     uses them (another demo?), or choose others with --port and --memcached-port",
                     plan.port,
-                    plan.port + u16::from(plan.replicas) - 1,
+                    plan.port + last,
                     plan.port + PEER_PORTS,
-                    plan.port + PEER_PORTS + u16::from(plan.replicas) - 1,
-                );
+                    plan.port + PEER_PORTS + last,
+                    plan.memcached_port
+                        .map_or(String::new(), |port| format!(" and {port} to {}", port + last)),
+                ),
             }
         }
     }

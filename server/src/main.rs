@@ -5,8 +5,10 @@
 mod bootstrap;
 mod cli;
 mod demo;
+mod faces;
 mod group;
 mod link;
+mod memcached;
 mod redis;
 mod serve;
 mod supervise;

@@ -13,6 +13,8 @@ use serde::Deserialize;
 use smr::{GroupId, ReplicaId};
 
 use crate::cli::{Durability, Order, Serve};
+use crate::faces::Faces;
+use crate::memcached::Memcached;
 use crate::redis::{Bounds, Redis};
 
 /// The longest command that still fits into a frame with all that goes around it.
@@ -29,6 +31,7 @@ struct File {
     #[serde(default)]
     peers: Vec<String>,
     resp: Option<String>,
+    memcached_port: Option<u16>,
     advertise: Option<String>,
     dir: Option<PathBuf>,
     durability: Option<Durability>,
@@ -92,14 +95,25 @@ fn run(options: &Options, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<Exit
             options.directory.display()
         );
     }
-    let port = options.clients.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-    let port = port.with_context(|| format!("{}: not address:port", options.clients))?;
-    let face = Redis::new(bounds, port, nonce(id));
+    let port = port_of(&options.clients)?;
+    let memcached_port = options.side_entrances.first().map_or(Ok(0), |at| port_of(at))?;
+    let face = Faces {
+        redis: Redis::new(bounds, port, nonce(id)),
+        memcached: Memcached::new(bounds, memcached_port, port),
+    };
     let service = kv::Store::default();
     let events = Box::new(move |event: &Event| eprintln!("replica {id}: {event}"));
     let node = Node::open(options.clone(), face, service, events)?;
     eprintln!("replica {id}: serving Redis clients on {}", options.clients);
+    for address in &options.side_entrances {
+        eprintln!("replica {id}: serving memcached clients on {address}");
+    }
     Ok(node.run(stop)?)
+}
+
+fn port_of(address: &str) -> Result<u16> {
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    port.with_context(|| format!("{address}: not address:port"))
 }
 
 /// Differs from process to process.
@@ -151,6 +165,10 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     } else {
         let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
         ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
+    }
+    if let Some(port) = flags.memcached_port.or(file.memcached_port) {
+        let (host, _) = options.clients.rsplit_once(':').unwrap_or((&options.clients, ""));
+        options.side_entrances = vec![format!("{host}:{port}")];
     }
     if let Some(advertise) = flags.advertise.or(file.advertise) {
         options.advertise = advertise;

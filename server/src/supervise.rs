@@ -206,6 +206,9 @@ fn spawn(plan: &Plan, id: u8) -> Result<Child> {
     command.arg("serve").arg("--id").arg(id.to_string());
     command.arg("--peers").arg(peers.join(","));
     command.arg("--resp").arg(plan.resp(id));
+    if let Some(port) = plan.memcached_port(id) {
+        command.arg("--memcached-port").arg(port.to_string());
+    }
     command.arg("--dir").arg(plan.dir.join(id.to_string()));
     command.args(["--durability", plan.durability, "--group", &plan.group]);
     command.args(["--order", plan.order]);

@@ -17,12 +17,13 @@ mod settings;
 mod status;
 
 use kv::{Place, Spec, Store};
-use node::{ConnectionId, Desk, Face, Failure, Note, Step};
+use node::{ConnectionId, Desk, Failure, Note, Step};
 use resp::{Command, write};
 use smr::Now;
 
 use cursors::Cursors;
-use session::{Muted, Session, State};
+pub use session::Session;
+use session::{Muted, State};
 use settings::Settings;
 
 /// The version of Redis whose behaviour is followed.
@@ -172,19 +173,24 @@ enum Taken {
     Last,
 }
 
-const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands that need more space are \
+/// What is answered to a command that needs space where there is none.
+pub const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands that need more space are \
                          refused until there is some; deletes and reads go on";
 
-impl Face for Redis {
-    type Service = Store;
-    type Session = Session;
-
-    fn open(&mut self, id: ConnectionId, _: usize, from: &str, now: Now) -> Session {
+impl Redis {
+    /// See [`node::Face::open`].
+    pub fn open(&mut self, id: ConnectionId, from: &str, now: Now) -> Session {
         self.clients.open(id, from, now);
         Session::new(id, self.bounds.command_bytes)
     }
 
-    fn take(&mut self, session: &mut Session, input: &[u8], desk: &mut Desk<'_, Store>) -> Step {
+    /// See [`node::Face::take`].
+    pub fn take(
+        &mut self,
+        session: &mut Session,
+        input: &[u8],
+        desk: &mut Desk<'_, Store>,
+    ) -> Step {
         let Session { parser, state } = session;
         match parser.parse(input) {
             Ok(Some(length)) => self.dispatch(state, parser.command(input), length, desk),
@@ -204,12 +210,9 @@ impl Face for Redis {
         }
     }
 
-    fn items(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
-        kv::reply::items(answer)
-    }
-
+    /// See [`node::Face::answer`].
     #[inline]
-    fn answer(&mut self, session: &mut Session, note: Note, item: &[u8], out: &mut Vec<u8>) {
+    pub fn answer(&mut self, session: &mut Session, note: Note, item: &[u8], out: &mut Vec<u8>) {
         match note {
             PLAIN => out.extend_from_slice(item),
             CURSOR => self.cursors.replace(item, out),
@@ -218,26 +221,30 @@ impl Face for Redis {
         }
     }
 
-    fn durable(&mut self, _: &mut Session, note: Note, reached: bool, out: &mut Vec<u8>) {
+    /// See [`node::Face::durable`].
+    pub fn durable(&mut self, note: Note, reached: bool, out: &mut Vec<u8>) {
         if note == WAITAOF {
             self.synced(reached, out);
         }
     }
 
-    fn fail(&mut self, session: &mut Session, note: Note, why: Failure, out: &mut Vec<u8>) {
+    /// See [`node::Face::fail`].
+    pub fn fail(&mut self, session: &mut Session, note: Note, why: Failure, out: &mut Vec<u8>) {
         if note == WATCH {
             session.state.watch_failed();
         }
         if note != SILENT {
-            write::error(out, &self.failure(why));
+            write::error(out, &failure(why, self.port));
         }
     }
 
-    fn reject(&mut self, _: usize, out: &mut Vec<u8>) {
+    /// See [`node::Face::reject`].
+    pub fn reject(out: &mut Vec<u8>) {
         write::error(out, "ERR max number of clients reached");
     }
 
-    fn close(&mut self, id: ConnectionId, _: Session) {
+    /// See [`node::Face::close`].
+    pub fn close(&mut self, id: ConnectionId) {
         self.clients.close(id);
     }
 }
@@ -245,40 +252,36 @@ impl Face for Redis {
 /// What framing adds to a command of few arguments.
 const COMMAND_OVERHEAD: usize = 64 << 10;
 
-impl Redis {
-    fn failure(&self, why: Failure) -> String {
-        match why {
-            Failure::Unavailable => {
-                "UNAVAILABLE the group has no quorum of replicas: the command was not executed"
-                    .to_owned()
-            }
-            Failure::Unknown => {
-                "TIMEOUT the outcome is unknown: the command was sent to the group \
+/// What a client is told whose command came to nothing; `port` is where Redis clients come in.
+pub fn failure(why: Failure, port: u16) -> String {
+    match why {
+        Failure::Unavailable => {
+            "UNAVAILABLE the group has no quorum of replicas: the command was not executed"
+                .to_owned()
+        }
+        Failure::Unknown => "TIMEOUT the outcome is unknown: the command was sent to the group \
                                  and not answered in time; it may have been executed"
-                    .to_owned()
-            }
-            Failure::StateLost => format!(
-                "STATELOST more than f replicas crashed with durability memory, and the state is \
-                 gone; to start over, empty: lockstep bootstrap --accept-loss --port {}",
-                self.port
-            ),
-            Failure::Retired => {
-                "RETIRED another process runs as this replica: the outcome is unknown".to_owned()
-            }
-            Failure::Interrupted => {
-                "UNAVAILABLE a crash of the group has interrupted the command: it was not \
+            .to_owned(),
+        Failure::StateLost => format!(
+            "STATELOST more than f replicas crashed with durability memory, and the state is \
+                 gone; to start over, empty: lockstep bootstrap --accept-loss --port {port}"
+        ),
+        Failure::Retired => {
+            "RETIRED another process runs as this replica: the outcome is unknown".to_owned()
+        }
+        Failure::Interrupted => {
+            "UNAVAILABLE a crash of the group has interrupted the command: it was not \
                  executed; send it again"
-                    .to_owned()
-            }
-            Failure::TooLong { bytes, most } => format!(
-                "ERR the command takes {bytes} bytes and was not executed: this group takes {most} \
-                 at most; send less at a time, or start all its replicas with a larger \
-                 --slot-bytes, or with --order vsr"
-            ),
-            Failure::Lost { after, executed } => durability::lost(after, executed),
-            Failure::Garbled => {
-                "ERR the command was executed, but its reply was too large or damaged".to_owned()
-            }
+                .to_owned()
+        }
+        Failure::TooLong { bytes, most } => format!(
+            "ERR the command takes {bytes} bytes and was not executed: this group takes {most} \
+             at most; send less at a time, or start all its replicas with a larger \
+             --slot-bytes, or with --order vsr"
+        ),
+        Failure::Lost { after, executed } => durability::lost(after, executed),
+        Failure::Garbled => {
+            "ERR the command was executed, but its reply was too large or damaged".to_owned()
         }
     }
 }
