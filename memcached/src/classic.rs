@@ -2,7 +2,7 @@
 
 use crate::MAX_KEY_LEN;
 use crate::command::{Arithmetic, Command, Delete, Fetch, Keys, Mode, Reply, Store};
-use crate::line::{Tokens, signed, unsigned};
+use crate::line::{Tokens, data_length, signed, unsigned};
 use crate::parser::{BAD_FORMAT, ERROR, Meaning, Refusal, TOO_LARGE};
 
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
@@ -36,12 +36,19 @@ pub(crate) fn parse<'a>(name: &[u8], tokens: Tokens<'a>, value_len: usize) -> Me
         b"quit" => Ok(Command::Quit),
         b"slabs" | b"lru" | b"lru_crawler" | b"cache_memlimit" | b"watch" | b"shutdown"
         | b"extstore" | b"misbehave" | b"refresh_certs" => Err(UNSUPPORTED),
+        _ if tokens.last().is_some_and(|last| last.starts_with(b"HTTP/")) => return Meaning::Http,
         _ => Err(ERROR),
     };
     match parsed {
         Ok(command) => Meaning::Whole(command),
-        Err(text) => Meaning::Refused(Refusal::new(text)),
+        Err(text) => Meaning::Refused(refusal(text, tokens)),
     }
+}
+
+/// Commands that may be silent are so also where their arguments are wrong.
+fn refusal(text: &'static str, tokens: Tokens<'_>) -> Refusal<'static> {
+    let silent = text != ERROR && reply(tokens) == Reply::Silent;
+    Refusal { silent, ..Refusal::new(text) }
 }
 
 /// The next token, a key.
@@ -88,7 +95,7 @@ fn keys(tokens: Tokens<'_>) -> Result<Keys<'_>, &'static str> {
 fn store(mode: Mode, cas: bool, tokens: Tokens<'_>, value_len: usize) -> Meaning<'_> {
     let (store, reply, length) = match store_line(mode, cas, tokens) {
         Ok(parsed) => parsed,
-        Err(text) => return Meaning::Refused(Refusal::new(text)),
+        Err(text) => return Meaning::Refused(refusal(text, tokens)),
     };
     if length > value_len {
         let remove = (mode == Mode::Set && !cas).then_some(store.key);
@@ -111,7 +118,7 @@ fn store_line(
     let mut number = || tokens.next().unwrap_or_default();
     let flags = unsigned(number()).and_then(|flags| u32::try_from(flags).ok());
     let exptime = signed(number());
-    let length = unsigned(number()).and_then(|length| u32::try_from(length).ok());
+    let length = data_length(number());
     let compare = if cas { Some(unsigned(number()).ok_or(BAD_FORMAT)?) } else { None };
     let store = Store {
         key: key.into(),
@@ -124,7 +131,7 @@ fn store_line(
         vivify: None,
         value: b"",
     };
-    Ok((store, reply(tokens), length.ok_or(BAD_FORMAT)? as usize))
+    Ok((store, reply(tokens), length.ok_or(BAD_FORMAT)?))
 }
 
 /// `incr <key> <value> [noreply]`, `decr <key> <value> [noreply]`

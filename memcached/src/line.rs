@@ -42,6 +42,12 @@ pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// The length of a data block that can be skipped if it cannot be taken, in bytes.
+pub(crate) fn data_length(text: &[u8]) -> Option<usize> {
+    let length = unsigned(text)?;
+    if length > i32::MAX as u64 - 2 { None } else { Some(length as usize) }
+}
+
 /// A decimal number with or without a sign.
 pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     match text.strip_prefix(b"-") {

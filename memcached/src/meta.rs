@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::command::{Arithmetic, Command, Delete, Fetch, Key, Mode, Reply, Store};
-use crate::line::{Tokens, signed, unsigned};
+use crate::line::{Tokens, data_length, signed, unsigned};
 use crate::parser::{BAD_FORMAT, ERROR, Meaning, Refusal, TOO_LARGE};
 use crate::{MAX_KEY_LEN, MAX_OPAQUE};
 
@@ -128,7 +128,7 @@ impl<'a> Flags<'a> {
             }
             read.seen |= 1 << letter;
             match letter {
-                b'h' | b'l' if known.contains(&b'v') => return Err(NO_ACCESSES),
+                b'h' | b'l' if known.contains(&b'u') => return Err(NO_ACCESSES),
                 // Hints for proxies.
                 b'P' | b'L' => {}
                 _ if !known.contains(&letter) => return Err(BAD_FLAG),
@@ -257,8 +257,7 @@ fn debug(tokens: Tokens<'_>) -> Result<Command<'_>, &'static str> {
 /// `ms <key> <datalen> <flags>*`
 fn set(mut tokens: Tokens<'_>, value_len: usize) -> Meaning<'_> {
     let Some(key) = tokens.next() else { return Meaning::Refused(Refusal::new(ERROR)) };
-    let length = tokens.next().and_then(unsigned).and_then(|length| u32::try_from(length).ok());
-    let Some(length) = length.map(|length| length as usize) else {
+    let Some(length) = tokens.next().and_then(data_length) else {
         return Meaning::Refused(Refusal::new(BAD_FORMAT));
     };
     match set_line(key, tokens) {

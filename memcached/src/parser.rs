@@ -22,6 +22,8 @@ pub enum Front<'a> {
     Short(usize),
     /// The bytes cannot be told apart from here on: the connection must end, after this text.
     Lost(&'static str),
+    /// A browser, perhaps on behalf of somebody else: the connection must end without a word.
+    Http,
 }
 
 /// An answer to a command that is not executed.
@@ -62,6 +64,8 @@ pub(crate) enum Meaning<'a> {
     Refused(Refusal<'a>),
     /// Nothing, and this many bytes of data block are behind the line.
     RefusedBlock(Refusal<'a>, usize),
+    /// A request of HTTP.
+    Http,
 }
 
 /// The parser of one connection.
@@ -120,6 +124,7 @@ impl Parser {
         match meaning(line, self.value_len) {
             Meaning::Whole(command) => Front::Command(command, start),
             Meaning::Refused(refusal) => Front::Refused(refusal, start),
+            Meaning::Http => Front::Http,
             Meaning::RefusedBlock(refusal, length) => {
                 self.skip = length.saturating_add(2);
                 Front::Refused(refusal, start)

@@ -27,6 +27,7 @@ pub(crate) fn read(pieces: &[&[u8]]) -> Vec<String> {
                     assert!(missing > 0);
                     break;
                 }
+                Front::Http => return found,
                 Front::Lost(text) => {
                     found.push(text.to_owned());
                     return found;
@@ -89,6 +90,7 @@ fn lines_are_refused_as_memcached_does() {
         ("set a x 0 1\r\n", bad),
         ("set a 0 0 -1\r\n", bad),
         ("set a 4294967296 0 1\r\n", bad),
+        ("set a 0 0 2147483647\r\n", bad),
         ("cas a 0 0 1\r\n", "ERROR"),
         ("cas a 0 0 1 x\r\n", bad),
         ("set a 0 0 2\r\nabcd\r\n", "CLIENT_ERROR bad data chunk"),
@@ -111,6 +113,9 @@ fn lines_are_refused_as_memcached_does() {
     ] {
         assert_eq!(refusal(line), text, "{line:?}");
     }
+    let found = read(&[b"delete a 10 noreply\r\nset a x 0 1 noreply\r\nset a noreply\r\n"]);
+    let silent: Vec<bool> = found.iter().map(|text| text.contains("silent: true")).collect();
+    assert_eq!(silent, [true, true, false]);
     assert!(refusal("mg a h\r\n").starts_with("CLIENT_ERROR invalid flag"));
     assert!(refusal("slabs reassign 1 2\r\n").starts_with("CLIENT_ERROR this command is not"));
 }
@@ -132,6 +137,7 @@ fn a_line_without_end_and_the_binary_protocol_end_the_connection() {
     assert_eq!(found, ["CLIENT_ERROR line too long"]);
     let found = read(&[b"get ", &b"a ".repeat(MAX_LINE), b"\r\n"]);
     assert!(found.len() == 1 && found[0].starts_with("Get"), "{found:?}");
+    assert_eq!(read(&[b"version\r\nGET / HTTP/1.0\r\nversion\r\n"]), ["Version"]);
     assert!(read(&[b"version\r\n\x80\x0b\0\0"])[1].contains("binary"));
 }
 

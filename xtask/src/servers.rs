@@ -64,11 +64,12 @@ impl Server {
         Ok(server)
     }
 
-    /// A demo group of ours, on consecutive ports.
+    /// A demo group of ours, on consecutive ports, followed by those for memcached's clients.
     pub fn demo(program: &Path, directory: &Path, durability: &str) -> Result<Self> {
-        let port = free_ports(REPLICAS)?;
+        let port = free_ports(2 * REPLICAS)?;
         let mut command = Command::new(program);
         command.args(["demo", "--port", &port.to_string(), "--durability", durability]);
+        command.args(["--memcached-port", &(port + REPLICAS).to_string()]);
         let data = directory.join(format!("demo-{port}"));
         command.arg("--dir").arg(&data);
         let mut server = Self::start(&format!("demo-{port}"), &mut command, directory, port)?;

@@ -125,6 +125,7 @@ impl Memcached {
                 answer(desk, false, text);
                 return Step::Close;
             }
+            Front::Http => return Step::Close,
         };
         if taken {
             return Step::Taken(length);

@@ -2,6 +2,9 @@
 
 use memcached::{Echo, Parser};
 
+/// So many places are kept while no command is under way.
+const KEEP: usize = 64;
+
 /// A connection.
 pub struct Session {
     pub(super) parser: Parser,
@@ -31,8 +34,16 @@ impl Session {
 
     /// Takes an echo out.
     pub(super) fn take_echo(&mut self, place: u32) -> Vec<u8> {
+        let packed = std::mem::take(&mut self.echoes[place as usize]);
         self.free.push(place);
-        std::mem::take(&mut self.echoes[place as usize])
+        if self.free.len() == self.echoes.len() {
+            // Nothing is under way: what a deep pipeline needed is given back.
+            self.free.clear();
+            self.free.shrink_to(KEEP);
+            self.echoes.clear();
+            self.echoes.shrink_to(KEEP);
+        }
+        packed
     }
 
     pub(super) fn drop_echo(&mut self, place: u32) {

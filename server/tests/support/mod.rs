@@ -50,6 +50,8 @@ impl Drop for Scratch {
 pub struct Group {
     children: Vec<Option<Child>>,
     pub ports: Vec<u16>,
+    /// Where memcached clients come in.
+    pub memcached: Vec<u16>,
     peers: String,
     durability: &'static str,
     flags: Vec<String>,
@@ -58,12 +60,14 @@ pub struct Group {
 
 impl Group {
     pub fn start(replicas: usize, durability: &'static str, flags: &[&str]) -> Group {
-        let mut ports = free_ports(replicas * 2);
+        let mut ports = free_ports(replicas * 3);
+        let memcached = ports.split_off(replicas * 2);
         let peers: Vec<String> =
             ports.split_off(replicas).iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let mut group = Group {
             children: (0..replicas).map(|_| None).collect(),
             ports,
+            memcached,
             peers: peers.join(","),
             durability,
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
@@ -101,6 +105,7 @@ impl Group {
             .expect("a log");
         command.arg("serve").arg("--id").arg(id.to_string()).arg("--peers").arg(&self.peers);
         command.arg("--resp").arg(format!("127.0.0.1:{}", self.ports[id]));
+        command.arg("--memcached-port").arg(self.memcached[id].to_string());
         command.arg("--dir").arg(self.dir(id)).args(["--durability", self.durability]);
         command.args(["--segment-bytes", "1048576"]).args(&self.flags);
         command.arg("--die-with-parent").arg(std::process::id().to_string());
