@@ -8,6 +8,7 @@ use crate::parser::{BAD_FORMAT, ERROR, Meaning, Refusal, TOO_LARGE};
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+const NO_SHUTDOWN: &str = "ERROR: shutdown not enabled";
 const UNSUPPORTED: &str = "CLIENT_ERROR this command is not supported";
 
 type Parsed<'a> = Result<Command<'a>, &'static str>;
@@ -34,8 +35,9 @@ pub(crate) fn parse<'a>(name: &[u8], tokens: Tokens<'a>, value_len: usize) -> Me
         b"verbosity" => verbosity(tokens),
         b"stats" => Ok(Command::Stats(tokens.rest())),
         b"quit" => Ok(Command::Quit),
-        b"slabs" | b"lru" | b"lru_crawler" | b"cache_memlimit" | b"watch" | b"shutdown"
-        | b"extstore" | b"misbehave" | b"refresh_certs" => Err(UNSUPPORTED),
+        b"shutdown" => Err(NO_SHUTDOWN),
+        b"slabs" | b"lru" | b"lru_crawler" | b"cache_memlimit" | b"watch" | b"extstore"
+        | b"misbehave" | b"refresh_certs" => Err(UNSUPPORTED),
         _ if tokens.last().is_some_and(|last| last.starts_with(b"HTTP/")) => return Meaning::Http,
         _ => Err(ERROR),
     };
