@@ -146,7 +146,7 @@ pub enum Command<'a> {
     Delete(Delete<'a>, Reply<'a>),
     /// `incr`, `decr`, `ma`.
     Arithmetic(Arithmetic<'a>, Reply<'a>),
-    /// `flush_all`: the delay in seconds, or since 1970, as an expiration time; not above 0 for now.
+    /// `flush_all`: when, as an expiration time; now if it is not above 0.
     FlushAll(i64, Reply<'a>),
     /// `stats`, with what is asked for; empty for the general ones.
     Stats(&'a [u8]),

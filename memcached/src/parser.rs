@@ -1,8 +1,8 @@
 //! Finds commands in a client's bytes: lines, and data blocks behind some of them.
 //!
-//! A line ends with LF, or CR LF. A data block has the length that its line says and ends with CR LF
-//! always. What follows a refused command is what memcached makes of it: if the data block's length
-//! is known and the line was refused for another reason than its form, the block is skipped.
+//! A line ends with LF, or CR LF. A data block has the length that its line says and always ends
+//! with CR LF. A refused command leaves what memcached makes of it: if the length of its data block
+//! is known and its line was refused for another reason than its form, the block is skipped.
 
 use crate::command::{Command, Reply};
 use crate::line::Tokens;
@@ -84,8 +84,8 @@ impl Parser {
         Parser { value_len, scanned: 0, skip: 0 }
     }
 
-    /// Looks at the front of `input`. The caller drops what was a command, refused or skipped before
-    /// it calls again; otherwise it calls again with the same bytes and more.
+    /// Looks at the front of `input`. The caller drops what was a command, refused or skipped
+    /// before it calls again; otherwise it calls again with the same bytes and more.
     pub fn parse<'a>(&mut self, input: &'a [u8]) -> Front<'a> {
         if self.skip > 0 {
             let count = self.skip.min(input.len());

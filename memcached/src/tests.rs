@@ -228,7 +228,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_echoed_survives_packing(key in "[a-z]{1,8}", flags in "( [kqtcvsb]| O[a-z]{1,4}){0,6}") {
+    fn what_is_echoed_survives_packing(
+        key in "[a-z]{1,8}",
+        flags in "( [kqtcvsb]| O[a-z]{1,4}){0,6}",
+    ) {
         let line = format!("mg {key}{flags}\r\n");
         if let Front::Command(Command::Fetch(_, Reply::Meta(echo)), _) =
             Parser::new(VALUE_LEN).parse(line.as_bytes())

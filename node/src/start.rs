@@ -97,10 +97,7 @@ impl<F: Face, P: Family> Core<F, P> {
     ) -> Result<Core<F, P>, Error> {
         let os = |error| Error::Os("set up the event loop", error);
         let poll = Poll::new().map_err(os)?;
-        for (listener, entrance) in clients_listeners.iter().zip(0..) {
-            listener.set_nonblocking(true).map_err(os)?;
-            poll.add(listener, Token::Clients(entrance), Interest::READ).map_err(os)?;
-        }
+        watch_entrances(&poll, &clients_listeners).map_err(os)?;
         let replicas = options.peers.len() as u8;
         let now = clock::now();
         let hello = Hello {
@@ -202,6 +199,14 @@ fn gateway(options: &Options, identity: Identity) -> Gateway {
         durability: options.durability,
     };
     Gateway::new(client, options.peers.len() as u8, retry(options), bounds)
+}
+
+fn watch_entrances(poll: &Poll, listeners: &[TcpListener]) -> std::io::Result<()> {
+    for (listener, entrance) in listeners.iter().zip(0..) {
+        listener.set_nonblocking(true)?;
+        poll.add(listener, Token::Clients(entrance), Interest::READ)?;
+    }
+    Ok(())
 }
 
 fn listen(address: &str, purpose: &'static str) -> Result<TcpListener, Error> {

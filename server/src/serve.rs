@@ -111,6 +111,12 @@ fn run(options: &Options, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<Exit
     Ok(node.run(stop)?)
 }
 
+/// Where memcached clients come in: at the same address, on another port.
+fn side_entrances(clients: &str, memcached_port: Option<u16>) -> Vec<String> {
+    let (host, _) = clients.rsplit_once(':').unwrap_or((clients, ""));
+    memcached_port.map(|port| format!("{host}:{port}")).into_iter().collect()
+}
+
 fn port_of(address: &str) -> Result<u16> {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     port.with_context(|| format!("{address}: not address:port"))
@@ -166,10 +172,8 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
         ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
     }
-    if let Some(port) = flags.memcached_port.or(file.memcached_port) {
-        let (host, _) = options.clients.rsplit_once(':').unwrap_or((&options.clients, ""));
-        options.side_entrances = vec![format!("{host}:{port}")];
-    }
+    let memcached_port = flags.memcached_port.or(file.memcached_port);
+    options.side_entrances = side_entrances(&options.clients, memcached_port);
     if let Some(advertise) = flags.advertise.or(file.advertise) {
         options.advertise = advertise;
     }

@@ -261,7 +261,9 @@ impl Memcached {
             session.drop_echo(note.0 >> 8);
         }
         if style != Style::Silent {
-            write::line(out, &format!("SERVER_ERROR {}", failure(why, self.redis_port)));
+            let text = failure(why, self.redis_port);
+            let text = text.strip_prefix("ERR ").unwrap_or(&text);
+            write::line(out, &format!("SERVER_ERROR {text}"));
         }
     }
 

@@ -174,8 +174,8 @@ enum Taken {
 }
 
 /// What is answered to a command that needs space where there is none.
-pub const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands that need more space are \
-                         refused until there is some; deletes and reads go on";
+pub const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands that need more space \
+                             are refused until there is some; deletes and reads go on";
 
 impl Redis {
     /// See [`node::Face::open`].
