@@ -26,7 +26,7 @@ use crate::poll::Waker;
 
 /// How long the other side may take for its part.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pauses before a process is dialed again: when it has ended, and when it would not have us.
+/// Pauses before a process is dialed again: when it has ended, and when we did not come together.
 const AFTER_END: Duration = Duration::from_millis(1);
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
 
@@ -99,10 +99,19 @@ impl Introductions {
         self.met.try_recv().ok()
     }
 
-    /// A process has ended, or gone on the way: meets the next one of its id.
-    pub fn dial(&mut self, id: ReplicaId) {
+    /// A process has ended: meets the next one of its id.
+    pub fn succeed(&self, id: ReplicaId) {
+        self.dial(id, AFTER_END);
+    }
+
+    /// An introduction came to nothing on its last step: the other side does not agree, or has gone.
+    pub fn again(&self, id: ReplicaId) {
+        self.dial(id, AFTER_REFUSAL);
+    }
+
+    fn dial(&self, id: ReplicaId, pause: Duration) {
         if let Some(dialer) = &self.dialers[id.index()] {
-            dialer.dial(AFTER_END);
+            dialer.dial(pause);
         }
     }
 
@@ -113,9 +122,7 @@ impl Introductions {
             reports.push(Event::PeerRefused(text));
             self.refusals[id.index()] = Some(why);
         }
-        if let Some(dialer) = &self.dialers[id.index()] {
-            dialer.dial(AFTER_REFUSAL);
-        }
+        self.again(id);
     }
 
     pub fn welcome(&mut self, id: ReplicaId) {

@@ -1,6 +1,6 @@
 //! What a node is told when it starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mu::Timing;
@@ -80,18 +80,24 @@ pub struct SharedMemory {
     /// after 14 periods; one whose process ends, at once. A replica that the machine has no time for
     /// stands still, too: 14 periods must be longer than that.
     pub heartbeat: u64,
-    /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has
-    /// 8 MiB or 32 slots, whatever is more, and each process holds it once per replica.
+    /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has 16 MiB or
+    /// 32 slots, whatever is more, and each process holds it once per replica.
     pub slot_bytes: usize,
 }
 
 /// Bytes that the slots of a log have together, unless they are very large or very small.
-const LOG_BYTES: usize = 8 << 20;
+const LOG_BYTES: usize = 16 << 20;
 
 impl SharedMemory {
     /// Shared memory with the defaults for all but what has none.
     pub fn new(directory: PathBuf) -> SharedMemory {
-        SharedMemory { directory, heartbeat: 5_000, slot_bytes: 66 << 10 }
+        SharedMemory { directory, heartbeat: 10_000, slot_bytes: 66 << 10 }
+    }
+
+    /// The same, for replicas whose data directories are side by side: they meet in `memory`, which is
+    /// there, too.
+    pub fn beside(data: &Path) -> SharedMemory {
+        SharedMemory::new(data.with_file_name("memory"))
     }
 
     /// The longest body of a request, in bytes.

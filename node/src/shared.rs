@@ -6,6 +6,7 @@
 //! not needed is never spun on: the other replicas may need it.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use fabric::shm::{Acquaintance, Endpoint, Window};
@@ -29,7 +30,7 @@ const ALERT: u64 = 20_000;
 /// So often then, in microseconds.
 const ALERT_PAUSE: u64 = 100;
 /// A follower looks so often that its leader's slots fill its ring at most to this part.
-const RING_PART: u64 = 4;
+const RING_PART: u64 = 8;
 /// Words of lanes that are zeroed in an idle turn, for the grants to come.
 const SWEEP: usize = 4 << 10;
 
@@ -68,6 +69,8 @@ pub(crate) struct Shared {
     leader: ReplicaId,
     /// Sockets have something to say.
     stirred: bool,
+    /// The loop's thread is woken when it wants to be.
+    punctual: bool,
 }
 
 impl Shared {
@@ -89,6 +92,7 @@ impl Shared {
             executed: (OpNumber(0), 0),
             leader: ReplicaId(0),
             stirred: true,
+            punctual: false,
         }
     }
 
@@ -125,7 +129,7 @@ impl Shared {
             if id != self.me && self.endpoint.window(id).is_some() && self.endpoint.has_ended(id) {
                 self.endpoint.forget(id);
                 self.reports.push(Event::MemoryGone(id));
-                self.introductions.dial(id);
+                self.introductions.succeed(id);
                 ended = true;
             }
             if self.agreed[index].as_ref().is_some_and(Acquaintance::has_answered) {
@@ -135,8 +139,8 @@ impl Shared {
                         self.introductions.welcome(id);
                         self.reports.push(Event::MemoryShared(id));
                     }
-                    // It has gone again, and will be back.
-                    Err(_) => self.introductions.dial(id),
+                    // It says why, if it still is there.
+                    Err(_) => self.introductions.again(id),
                 }
             }
         }
@@ -180,6 +184,10 @@ impl Family for Shared {
     }
 
     fn begin_turn(&mut self, poll: &Poll, replica: &Replica<OwnMemory>, now: Now) -> bool {
+        if !std::mem::replace(&mut self.punctual, true) {
+            // Where the system refuses, this thread sleeps 50 microseconds longer than it wants to.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        }
         self.events.push_back(Own::Look);
         let executed = replica.report().commit;
         let (before, since) = std::mem::replace(&mut self.executed, (executed, now.micros));

@@ -82,15 +82,13 @@ pub fn serve(flags: Serve) -> Result<()> {
     let mut options =
         Options::new(flags.dir, replica, flags.peers, listen.clone(), durability, birth);
     options.spin = flags.spin_us;
-    match (flags.order, &mut options.order) {
-        (Order::Mu, order) => {
-            let memory = options.directory.with_file_name("memory");
-            *order = Ordering::Mu(SharedMemory::new(memory));
-        }
-        (Order::Vsr, Ordering::Vsr { limits, .. }) => {
-            limits.checkpoint_bytes = flags.checkpoint_bytes.unwrap_or(limits.checkpoint_bytes);
-        }
-        (Order::Vsr, Ordering::Mu(_)) => unreachable!("it is vsr unless something else is asked"),
+    if flags.order == Order::Mu {
+        options.order = Ordering::Mu(SharedMemory::beside(&options.directory));
+    }
+    if let (Ordering::Vsr { limits, .. }, Some(bytes)) =
+        (&mut options.order, flags.checkpoint_bytes)
+    {
+        limits.checkpoint_bytes = bytes;
     }
     if let Some(bytes) = flags.segment_bytes {
         options.disk.segment_bytes = bytes;

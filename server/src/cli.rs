@@ -112,7 +112,7 @@ The file given with --config has the same settings, in TOML; flags go before it:
   durability = \"sync\"                 # --durability: sync, lazy or memory
   order = \"vsr\"                       # --order: vsr or mu
   memory = \"/run/lockstep\"            # --memory, for order mu
-  heartbeat_us = 5000                 # --heartbeat-us, for order mu
+  heartbeat_us = 10000                # --heartbeat-us, for order mu
   slot_bytes = 67584                  # --slot-bytes, for order mu
   bootstrap = false                   # --bootstrap
   group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
@@ -157,7 +157,7 @@ pub struct Serve {
     #[arg(long)]
     pub memory: Option<PathBuf>,
     /// With --order mu: the period of heartbeats. A replica that stands still for 14 of them loses the
-    /// lead; one that ends loses it at once [default: HEARTBEAT_US]
+    /// lead; one that ends loses it at once [default: 10000]
     #[arg(long)]
     pub heartbeat_us: Option<u64>,
     /// With --order mu: bytes of a slot of the log, which the longest command has to fit with 160

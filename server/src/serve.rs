@@ -164,7 +164,8 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     let heartbeat = flags.heartbeat_us.or(file.heartbeat_us);
     let slot_bytes = flags.slot_bytes.or(file.slot_bytes);
     if order == Order::Mu {
-        let mut shared = SharedMemory::new(memory.unwrap_or_else(|| beside(&options.directory)));
+        let beside = || SharedMemory::beside(&options.directory);
+        let mut shared = memory.map_or_else(beside, SharedMemory::new);
         shared.heartbeat = heartbeat.unwrap_or(shared.heartbeat);
         shared.slot_bytes = slot_bytes.unwrap_or(shared.slot_bytes);
         options.order = Ordering::Mu(shared);
@@ -208,11 +209,6 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         options.disk.syncing = ::io::Syncing::UnsafeOff;
     }
     Ok(options)
-}
-
-/// Where the replicas meet whose data are side by side.
-fn beside(directory: &Path) -> PathBuf {
-    directory.with_file_name("memory")
 }
 
 /// Parses a group's id.
