@@ -15,6 +15,7 @@ mod lanes;
 mod layout;
 mod mapping;
 mod segment;
+mod vigil;
 
 pub use endpoint::{Acquaintance, Endpoint, Introduction};
 pub use error::Error;

@@ -210,6 +210,8 @@ fn stopped_in_the_middle_of_a_write() {
         let number = rig.grant(0, LOG, 1, ALL).expect("granted").0;
         writer.order(format_args!("write {number} {value} {stop}"));
         writer.wait();
+        assert!(owner(&mut shared).is_halted(WRITER) && !owner(&mut shared).has_ended(WRITER));
+        let rig: &mut dyn Rig = &mut shared;
         let torn = half_written(value, before, stop);
         assert_eq!(rig.load(0, LOG, 0, WORDS), torn, "it is in the middle of a write");
 
@@ -220,10 +222,11 @@ fn stopped_in_the_middle_of_a_write() {
         let mut expected = torn;
         expected[7] = value + 1;
         owner(&mut shared).sweep(usize::MAX);
-        let rig: &mut dyn Rig = &mut shared;
 
         writer.signal(Signal::CONT);
         assert_eq!(writer.answer(), "Refused");
+        assert!(!owner(&mut shared).is_halted(WRITER), "it waits for an order");
+        let rig: &mut dyn Rig = &mut shared;
         assert_eq!(rig.load(0, LOG, 0, WORDS), expected, "late stores are harmless");
         assert_eq!(rig.read(2, place(0, LOG, 0), 600), expected, "late stores are harmless");
 
@@ -253,6 +256,7 @@ fn killed_in_the_middle_of_a_write() {
         let number = rig.grant(0, LOG, 1, ALL).expect("granted").0;
         writer.order(format_args!("write {number} 5 {}", 10_000 + stop));
         writer.wait();
+        assert!(owner(&mut shared).is_halted(WRITER));
         let end = Instant::now() + Duration::from_secs(10);
         while !owner(&mut shared).has_ended(WRITER) {
             assert!(Instant::now() < end, "the owner learns that the process has ended");

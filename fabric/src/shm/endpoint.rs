@@ -12,6 +12,7 @@ use super::greeting;
 use super::lanes::Lanes;
 use super::layout::Layout;
 use super::segment::{Segment, Window};
+use super::vigil::Vigil;
 use crate::contract::{
     Access, Completion, Fabric, Geometry, GrantNumber, Place, RegionId, Status, Verb, VerbId,
 };
@@ -25,6 +26,8 @@ struct Peer {
     renounced: Vec<GrantNumber>,
     /// Kept open for as long as this process may store to the peer's memory.
     stream: Option<UnixStream>,
+    /// None of this process.
+    vigil: Option<Vigil>,
 }
 
 /// One process of the fabric. Not `Clone`: one thread at a time writes a process's lanes.
@@ -120,7 +123,7 @@ impl Endpoint {
         let lanes = (0..=254).take(regions).map(book).collect();
         let mut peers: Vec<_> = (0..layout.geometry.processes).map(|_| None).collect();
         let renounced = vec![GrantNumber(0); regions];
-        peers[me.index()] = Some(Peer { segment: own, renounced, stream: None });
+        peers[me.index()] = Some(Peer { segment: own, renounced, stream: None, vigil: None });
         let (done, spare) = Default::default();
         Ok(Endpoint { me, layout, file, lanes, peers, done, spare })
     }
@@ -177,7 +180,8 @@ impl Endpoint {
             lanes.process_ended(&own.segment, process);
         }
         let renounced = vec![GrantNumber(0); self.lanes.len()];
-        self.peers[process.index()] = Some(Peer { segment, renounced, stream: Some(stream) });
+        let vigil = Some(Vigil::over(&stream));
+        self.peers[process.index()] = Some(Peer { segment, renounced, stream: Some(stream), vigil });
         Ok(process)
     }
 
@@ -208,6 +212,16 @@ impl Endpoint {
             Some(Peer { stream: None, .. }) => false,
             None => true,
         }
+    }
+
+    /// Whether a peer does not run and will not by itself, as far as the kernel says: its end has
+    /// begun, or it was stopped. A hint for a failure detector, milliseconds ahead of
+    /// [`Endpoint::has_ended`]: a process that halts may still be in the middle of a store, and may
+    /// go on. A system call or two, a few microseconds.
+    pub fn is_halted(&self, process: ReplicaId) -> bool {
+        let peer = self.peers[process.index()].as_ref();
+        let seen = peer.is_some_and(|peer| peer.vigil.as_ref().is_some_and(Vigil::sees_halt));
+        seen || self.has_ended(process)
     }
 
     /// The regions of a process, for other threads; none of a process that was never attached.
