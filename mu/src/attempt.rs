@@ -465,7 +465,12 @@ impl<M: Memory> Replica<M> {
         if state == LeadState::Following {
             return;
         }
-        for follower in &mut self.followers {
+        for id in self.replicas() {
+            if self.followers[id.index()].grant > GrantNumber(0) {
+                // So that the owner can clear up before it grants its log to this replica again.
+                self.post(Purpose::Renounce, id, 0, Operation::Renounce { owner: id }, out);
+            }
+            let follower = &mut self.followers[id.index()];
             let lease = follower.lease.wrapping_add(1);
             *follower = Follower { lease, ..Follower::default() };
         }

@@ -84,7 +84,8 @@ impl<M: Memory> Replica<M> {
         }
         let peer = &mut self.peers[from.index()];
         peer.head = Head::unpack(words[1]);
-        if words[0] == peer.heartbeat {
+        peer.stands = words[0] == peer.heartbeat;
+        if peer.stands {
             peer.score = peer.score.saturating_sub(1);
         } else {
             peer.score = (peer.score + 1).min(MOST);
@@ -95,6 +96,13 @@ impl<M: Memory> Replica<M> {
         if self.lead.state == LeadState::Leading {
             self.propose(now, out);
         }
+    }
+
+    /// Suspicion is always safe: what a halted replica wrote before stays, and should it go on, its
+    /// heartbeat brings it back.
+    pub(crate) fn on_halted(&mut self, now: Now, replica: ReplicaId, out: &mut Out) {
+        self.suspect(replica);
+        self.elect(now, out);
     }
 
     /// Every error is a suspicion (errata).

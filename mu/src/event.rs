@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use fabric::{Completion, Fabric, GrantNumber, Place, RegionId, Verb, VerbId};
 use smr::ReplicaId;
@@ -25,6 +26,9 @@ pub enum Event {
         /// What a read has read.
         words: Vec<u64>,
     },
+    /// The environment knows that this replica's process has ended or stands still: an answer to
+    /// [`crate::Replica::doubted`]. It may be wrong.
+    Halted(ReplicaId),
 }
 
 /// What a verb does; [`Verb`] with words of its own.
@@ -57,12 +61,14 @@ pub enum Operation {
         /// How many.
         words: u32,
     },
-    /// [`Verb::Grant`] of the own log to a replica, all words kept.
+    /// [`Verb::Revoke`] of the own log.
+    Revoke,
+    /// [`Verb::Grant`] of the own log to a replica.
     Grant {
         /// To whom.
         to: ReplicaId,
-        /// How many words the log has.
-        words: u32,
+        /// The words that must stay.
+        keep: Vec<Range<u32>>,
     },
     /// [`Verb::Renounce`] the log of a replica.
     Renounce {
@@ -112,9 +118,9 @@ impl Operation {
             Operation::Read { from, words } => {
                 fabric.post(id, Verb::Read { from: *from, words: *words });
             }
-            Operation::Grant { to, words } => {
-                let keep = core::slice::from_ref(&(0..*words)).to_vec();
-                fabric.post(id, Verb::Grant { region, to: *to, keep: &keep });
+            Operation::Revoke => fabric.post(id, Verb::Revoke { region }),
+            Operation::Grant { to, keep } => {
+                fabric.post(id, Verb::Grant { region, to: *to, keep });
             }
             Operation::Renounce { owner } => {
                 fabric.post(id, Verb::Renounce { owner: *owner, region });
@@ -148,9 +154,11 @@ pub(crate) enum Purpose {
     Confirm,
     /// A read of a log head that is in the way.
     Head,
+    /// The own log's last holder loses it, for this requester.
+    Revoke,
 }
 
-const PURPOSES: [Purpose; 13] = [
+const PURPOSES: [Purpose; 14] = [
     Purpose::Pulse,
     Purpose::Grant,
     Purpose::Ack,
@@ -164,6 +172,7 @@ const PURPOSES: [Purpose; 13] = [
     Purpose::Inform,
     Purpose::Confirm,
     Purpose::Head,
+    Purpose::Revoke,
 ];
 
 /// A verb's id, taken apart.

@@ -8,6 +8,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::ops::Range;
 
 use fabric::{Access, Geometry, RegionId, RegionSpec};
 use smr::codec::Writer;
@@ -69,6 +70,25 @@ pub(crate) fn log_words(limits: &Limits) -> u32 {
 /// Where an operation's slot begins, in words of the log.
 pub(crate) fn offset(limits: &Limits, op: OpNumber) -> u32 {
     SLOTS + (op.0 % u64::from(limits.slots)) as u32 * limits.slot_words
+}
+
+/// Where the slots of the operations above the first number and up to the last are, with the log's
+/// first words.
+pub(crate) fn words_of(limits: &Limits, ops: Range<u64>) -> Vec<Range<u32>> {
+    let (slots, size) = (u64::from(limits.slots), limits.slot_words);
+    let count = ops.end - ops.start;
+    if count >= slots {
+        return alloc::vec![0..log_words(limits)];
+    }
+    let at = |slot: u64| SLOTS + slot as u32 * size;
+    let first = (ops.start + 1) % slots;
+    let end = first + count;
+    let mut ranges = alloc::vec![0..SLOTS];
+    if end > slots {
+        ranges.push(at(0)..at(end - slots));
+    }
+    ranges.push(at(first)..at(end.min(slots)));
+    ranges
 }
 
 pub(crate) fn request_of(requester: ReplicaId) -> u32 {
@@ -339,6 +359,17 @@ mod tests {
         let other = next_number(View(0), 2, ReplicaId(0));
         let third = next_number(other, 1, ReplicaId(2));
         assert!(first < other && other < third && third.primary() == ReplicaId(2));
+    }
+
+    #[test]
+    fn slots_are_found_around_the_ring() {
+        let limits = Limits::tiny();
+        let at = |slot: u32| SLOTS + slot * limits.slot_words;
+        assert_eq!(words_of(&limits, 18..20), [0..SLOTS, at(3)..at(5)]);
+        assert_eq!(words_of(&limits, 13..18), [0..SLOTS, at(0)..at(3), at(14)..at(16)]);
+        assert_eq!(words_of(&limits, 13..15), [0..SLOTS, at(14)..at(16)]);
+        assert_eq!(words_of(&limits, 20..20), [0..SLOTS, at(5)..at(5)]);
+        assert_eq!(words_of(&limits, 4..20)[..], [0..log_words(&limits)]);
     }
 
     #[test]

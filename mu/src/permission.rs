@@ -1,11 +1,13 @@
 //! Permission management ([Mu] 5.2), the side of the log's owner: requests are served one at a
 //! time, in the order of their requesters' ids, and each at most once.
 
+use core::ops::Range;
+
 use fabric::GrantNumber;
-use smr::{MAX_REPLICAS, ReplicaId};
+use smr::{MAX_REPLICAS, OpNumber, ReplicaId};
 
 use crate::event::{Memory, Operation, Purpose};
-use crate::layout::{self, BOARD, REQUESTS};
+use crate::layout::{self, BOARD, HEAD, LOG, REQUESTS, Slot};
 use crate::replica::{Out, Replica};
 
 #[derive(Debug, Default)]
@@ -46,10 +48,47 @@ impl<M: Memory> Replica<M> {
             }
             self.permissions.served[id.index()] = request;
             self.permissions.switching = Some(request);
-            let words = layout::log_words(self.limits());
-            self.post(Purpose::Grant, id, 0, Operation::Grant { to: id, words }, out);
+            self.post(Purpose::Revoke, id, 0, Operation::Revoke, out);
             return;
         }
+    }
+
+    /// Nobody writes the log now, and all that was written is to be seen: hands it on, with the
+    /// slots that somebody may still ask for.
+    pub(crate) fn on_revoked(&mut self, to: ReplicaId, out: &mut Out) {
+        let kept = self.needed_slots();
+        if self.published.base.0 < kept.start {
+            // Nobody who has executed less may look here for what is decided.
+            self.published.base = OpNumber(kept.start);
+            self.store(HEAD, self.published.pack(), out);
+        }
+        let keep = layout::words_of(self.limits(), kept);
+        self.post(Purpose::Grant, to, 0, Operation::Grant { to, keep }, out);
+    }
+
+    /// Operations above the first number and up to the last whose slots a leader may read: those
+    /// that not everybody has executed, up to the last that may be accepted. What this log has
+    /// voted for lies without gaps above what this replica has executed: writes take effect in
+    /// order, and a value that is proposed again stays whole (`layout`).
+    fn needed_slots(&self) -> Range<u64> {
+        let heads = self.replicas().map(|id| match id == self.me {
+            true => self.published.head,
+            false => self.peers[id.index()].head.head,
+        });
+        let lowest = heads.min().expect("there is one replica, at least").min(self.executed.op);
+        let mut last = self.executed.op;
+        let mut header = [0; layout::HEADER];
+        let slots = u64::from(self.limits().slots);
+        while last.0 - lowest.0 < slots {
+            let next = last.next();
+            self.memory.load(LOG, layout::offset(self.limits(), next), &mut header);
+            if Slot::extent(self.limits(), next, &header).is_none() {
+                break;
+            }
+            last = next;
+        }
+        // Of what lies further back the ring holds nothing any more.
+        lowest.0.max(last.0.saturating_sub(slots))..last.0
     }
 
     /// A replica that lost its memory grants to the leader that brings it back alone.

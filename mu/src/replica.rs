@@ -32,10 +32,18 @@ pub(crate) struct Peer {
     pub(crate) score: u8,
     pub(crate) alive: bool,
     pub(crate) heartbeat: u64,
+    /// Its heartbeat was the same when it was read last.
+    pub(crate) stands: bool,
     /// A read of its heartbeat is under way.
     pub(crate) reading: bool,
     /// Its log head, as read last.
     pub(crate) head: Head,
+}
+
+impl Peer {
+    fn is_doubted(&self) -> bool {
+        self.alive && self.stands
+    }
 }
 
 /// A replica of a group that runs Mu.
@@ -101,6 +109,7 @@ impl<M: Memory> Replica<M> {
             score: crate::detector::MOST,
             alive: true,
             heartbeat: 0,
+            stands: false,
             reading: false,
             head: Head::default(),
         };
@@ -157,6 +166,15 @@ impl<M: Memory> Replica<M> {
                         .any(|follower| matches!(follower.stage, Stage::Asking | Stage::Feeding))
             }
         }
+    }
+
+    /// Replicas that seem to live and whose heartbeat stood still when it was read last. An
+    /// environment that can tell whether their processes run (and not: whether it can reach them)
+    /// looks after each timeout, and says so with [`Event::Halted`]. Then the score, which takes 14
+    /// periods, need only find those that run and get nowhere.
+    pub fn doubted(&self) -> impl Iterator<Item = ReplicaId> {
+        let doubted = |id: &ReplicaId| *id != self.me && self.peers[id.index()].is_doubted();
+        self.replicas().filter(doubted)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -259,6 +277,7 @@ impl<M: Memory> Replica<M> {
         match ticket.purpose {
             Purpose::Pulse => self.on_pulse(now, ticket.peer, ok, words, out),
             Purpose::Grant => self.on_granted(ticket.peer, completion.grant, out),
+            Purpose::Revoke => self.on_revoked(ticket.peer, out),
             Purpose::Ack => {}
             _ if self.followers[ticket.peer.index()].lease != ticket.lease => {}
             _ => self.on_step(now, ticket, completion.status, words, out),
@@ -350,6 +369,7 @@ impl<M: Memory> Protocol for Replica<M> {
             Input::StateInstalled(position) => self.on_state_installed(position, out),
             Input::Timeout => self.tick(now, out),
             Input::Event(Event::Look) => self.look(now, out),
+            Input::Event(Event::Halted(replica)) => self.on_halted(now, replica, out),
             Input::Event(Event::Completed { completion, words }) => {
                 self.on_completed(now, completion, &words, out);
             }

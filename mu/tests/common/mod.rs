@@ -69,6 +69,8 @@ pub struct Plan {
     /// One fault in so many microseconds, about.
     pub fault_every: u64,
     pub clients: usize,
+    /// The environment knows, mostly, whose process does not run.
+    pub watched: bool,
     #[cfg(feature = "planted-bugs")]
     pub bug: Option<mu::Bug>,
 }
@@ -91,6 +93,7 @@ impl Plan {
             storm: 10_000 + rng.below(20_000),
             fault_every: [300, 1_000, 4_000][rng.below(3) as usize],
             clients: 1 + rng.below(6) as usize,
+            watched: rng.chance(1, 2),
             #[cfg(feature = "planted-bugs")]
             bug: None,
         }
@@ -109,6 +112,7 @@ pub struct Tally {
     pub leaders: u64,
     pub transfers: u64,
     pub recoveries: u64,
+    pub halts: u64,
     /// Seeds in which more than f replicas had lost their memory.
     pub lost: u64,
 }
@@ -124,6 +128,7 @@ impl Tally {
         self.leaders += other.leaders;
         self.transfers += other.transfers;
         self.recoveries += other.recoveries;
+        self.halts += other.halts;
         self.lost += other.lost;
     }
 }
@@ -495,6 +500,7 @@ impl Group {
             if due.is_some_and(|at| now >= at) {
                 self.step(id, Input::Timeout);
                 self.notice(id);
+                self.look_after(id);
             }
         }
         let (mended, cuts) = self.cuts.iter().partition(|&&(_, _, at)| now >= at);
@@ -502,6 +508,21 @@ impl Group {
         let mended: Vec<(ReplicaId, ReplicaId, u64)> = mended;
         for (a, b, _) in mended {
             self.fabric.borrow_mut().mend(a, b);
+        }
+    }
+
+    /// Answers a replica's doubts, wrongly now and then.
+    fn look_after(&mut self, id: ReplicaId) {
+        if !self.plan.watched {
+            return;
+        }
+        let doubted: Vec<ReplicaId> =
+            self.host(id).into_iter().flat_map(|host| host.protocol().doubted()).collect();
+        for other in doubted {
+            if !self.runs(other) || self.rng.chance(1, 100) {
+                self.tally.halts += 1;
+                self.step(id, Input::Event(Event::Halted(other)));
+            }
         }
     }
 
@@ -592,6 +613,7 @@ impl Group {
             cut.2 = now;
         }
         self.fabric.borrow_mut().set_options(Options::default());
+        self.plan.watched = false;
     }
 
     /// Termination (A.10): with all faults gone, everything asked for is answered, and every
