@@ -3,9 +3,11 @@
 //! - [`load`] measures any RESP server, with the operations of [`workload`];
 //! - [`checked`] records what clients saw ([`history`]) and [`checker`] judges it;
 //! - [`chaos`] kills and pauses the replicas of a running group under checked load;
-//! - [`loss`] tells what a crash of the whole group has taken from its clients.
+//! - [`loss`] tells what a crash of the whole group has taken from its clients;
+//! - [`lazy`] and [`mu`] draw the papers' figures.
 //!
-//! Nothing here knows how a replica works: everything goes over the wire, as a user would.
+//! Nothing but [`mu`], which measures replication without a program around it, knows how a replica
+//! works: everything goes over the wire, as a user would.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +22,7 @@ pub mod history;
 pub mod lazy;
 pub mod load;
 pub mod loss;
+pub mod mu;
 pub mod plot;
 mod report;
 pub mod status;

@@ -98,6 +98,11 @@ pub struct Bench {
 pub enum Study {
     /// Durability lazy against sync and memory, as tables, plots and JSON
     Lazy(bench::lazy::LazyOptions),
+    /// Replication over shared memory: latency, fail-over and throughput, as tables, plots and JSON
+    Mu(bench::mu::MuOptions),
+    /// A process that `bench mu` starts
+    #[command(hide = true)]
+    MuProcess { job: String },
 }
 
 const SERVE_HELP: &str = "\

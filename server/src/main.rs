@@ -38,6 +38,8 @@ fn run() -> anyhow::Result<()> {
         Action::Demo(flags) => demo::demo(&flags),
         Action::Bench(flags) => match flags.study {
             Some(Study::Lazy(options)) => bench::lazy::run(&options),
+            Some(Study::Mu(options)) => bench::mu::run(&options),
+            Some(Study::MuProcess { job }) => bench::mu::process(&job),
             None => {
                 let report = bench::load::run(&flags.load)?;
                 bench::load::print(&report, flags.load.json);

@@ -57,7 +57,10 @@ const LAYERS: &[Layer] = &[
     layer("sim", Rule::Only(&["smr", "vsr"])),
     layer("node", Rule::Only(&["smr", "vsr", "mu", "fabric", "wire", "io"])),
     layer("lockstep-client", Rule::Only(&["smr", "wire", "kv", "resp"])),
-    layer("bench", Rule::Only(&["resp", "lockstep-client"])),
+    layer(
+        "bench",
+        Rule::Only(&["resp", "lockstep-client", "smr", "fabric", "mu", "kv", "orderbook"]),
+    ),
     layer("orderbook", Rule::Only(&["smr", "node"])),
     layer("server", Rule::AllBut(&["sim", "faultfs", "xtask"])),
     layer("xtask", Rule::Only(&["sim", "bench", "faultfs"])),
