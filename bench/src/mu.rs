@@ -345,7 +345,8 @@ fn throughputs(options: &MuOptions, part: Part) -> Vec<(Throughput, bool, u64)> 
             loads.extend(largest.map(|&batch| (of(Service::Sum, batch, 1), false, heartbeat)));
         }
         Part::Orders => {
-            let batches = [1, 16, 128].map(|batch| (of(Service::Orders, batch, 8), true, heartbeat));
+            let batches =
+                [1, 16, 128].map(|batch| (of(Service::Orders, batch, 8), true, heartbeat));
             loads.extend(batches);
         }
         Part::Suspicions => {

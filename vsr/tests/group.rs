@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use smr::client::{Answer, Client, Finished, OnLoss, Retry, Sends};
 use smr::executor::CheckpointStep;
 use smr::{
     BadCheckpoint, CheckpointChunk, ClientId, Context, Durability, Effect, Executor, GroupId, Host,
     Identity, Incarnation, Input, Log, Now, OpNumber, ReadOutcome, Recovered, ReplicaId, Reply,
     Role, StateMachine, StoreBatch, To, Trust, View, Viewstamp,
 };
-use vsr::{Answer, Client, Config, Finished, Limits, Message, OnLoss, Replica, Timing};
+use vsr::{Config, Limits, Message, Replica, Timing};
 
 /// Adds up the lengths of its requests.
 #[derive(Default)]
@@ -93,7 +94,7 @@ struct Group {
     writing: Vec<Option<Vec<Vec<u8>>>>,
     network: VecDeque<(ReplicaId, ReplicaId, Incarnation, Message)>,
     client: Client,
-    sends: vsr::Sends,
+    sends: Sends,
     finished: Vec<Finished>,
     limits: Limits,
 }
@@ -105,6 +106,7 @@ impl Group {
 
     fn with(replicas: u8, durability: Durability, on_loss: OnLoss) -> Group {
         let id = ClientId { gateway: 100, incarnation: Incarnation(1) };
+        let retry = Retry::after(Timing::default().retry);
         let mut group = Group {
             now: 0,
             durability,
@@ -114,7 +116,7 @@ impl Group {
             saved: vec![Vec::new(); usize::from(replicas)],
             writing: vec![None; usize::from(replicas)],
             network: VecDeque::new(),
-            client: Client::new(id, replicas, ReplicaId(0), Timing::default(), on_loss),
+            client: Client::new(id, replicas, ReplicaId(0), retry, on_loss),
             sends: Vec::new(),
             finished: Vec::new(),
             limits: Limits::tiny(),

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use hdrhistogram::Histogram;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use smr::contract::Role;
 use smr::ReplicaId;
+use smr::contract::Role;
 
 use super::group::Group;
 use super::job::{Seat, Spread, Work, histogram};

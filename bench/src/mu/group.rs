@@ -21,7 +21,12 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts so many replicas; they are this program.
-    pub(super) fn start(options: &MuOptions, replicas: u8, heartbeat: u64, work: Work) -> Result<Group> {
+    pub(super) fn start(
+        options: &MuOptions,
+        replicas: u8,
+        heartbeat: u64,
+        work: Work,
+    ) -> Result<Group> {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only the numbers must differ.
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);

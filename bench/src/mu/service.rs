@@ -110,12 +110,7 @@ pub(super) type Requests = Box<dyn FnMut() -> Option<Bytes> + Send>;
 
 /// Requests of `batch` commands each: at least `count`, and of the order book no more, since its
 /// commands mean something in their order alone.
-pub(super) fn requests(
-    service: Service,
-    bytes: usize,
-    batch: usize,
-    count: u64,
-) -> Requests {
+pub(super) fn requests(service: Service, bytes: usize, batch: usize, count: u64) -> Requests {
     match service {
         Service::Sum => {
             let body = Bytes::from(vec![7; bytes]);

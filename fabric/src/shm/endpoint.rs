@@ -181,7 +181,8 @@ impl Endpoint {
         }
         let renounced = vec![GrantNumber(0); self.lanes.len()];
         let vigil = Some(Vigil::over(&stream));
-        self.peers[process.index()] = Some(Peer { segment, renounced, stream: Some(stream), vigil });
+        self.peers[process.index()] =
+            Some(Peer { segment, renounced, stream: Some(stream), vigil });
         Ok(process)
     }
 
