@@ -192,9 +192,9 @@ impl Family for Shared {
         let executed = replica.report().commit;
         let (before, since) = std::mem::replace(&mut self.executed, (executed, now.micros));
         let count = executed.0.saturating_sub(before.0);
-        if count > 0 {
+        // Nothing was executed, or so long until a part of the ring is.
+        if let Some(due) = ((now.micros - since) * self.slots / RING_PART).checked_div(count) {
             self.waits_since = now.micros;
-            let due = (now.micros - since) * self.slots / RING_PART / count;
             self.pace = due.clamp(SOON, self.heartbeat);
         } else {
             self.pace = (self.pace * 2).clamp(SOON, self.heartbeat);
