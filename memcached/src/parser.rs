@@ -1,8 +1,9 @@
 //! Finds commands in a client's bytes: lines, and data blocks behind some of them.
 //!
 //! A line ends with LF, or CR LF. A data block has the length that its line says and always ends
-//! with CR LF. A refused command leaves what memcached makes of it: if the length of its data block
-//! is known and its line was refused for another reason than its form, the block is skipped.
+//! with CR LF. Behind a refused line the block is skipped if the line says its length and was
+//! refused for what else it says; what stands behind a line of the wrong form is taken for the next
+//! command, as memcached takes it.
 
 use crate::command::{Command, Reply};
 use crate::line::Tokens;
