@@ -29,6 +29,13 @@ pub struct VerbId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantNumber(pub u64);
 
+impl GrantNumber {
+    /// Whether an owner can have given it.
+    pub(crate) fn is_possible(self) -> bool {
+        self.0 < 1 << 48
+    }
+}
+
 /// Who may write a region. Everybody may read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

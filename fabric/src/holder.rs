@@ -20,7 +20,22 @@ impl Holder {
 
     /// A grant in force.
     pub(crate) fn new(number: GrantNumber, lane: u8) -> Holder {
+        assert!(number.is_possible(), "grant numbers stay below 2^48");
         Holder((number.0 << Self::LANE_BITS | u64::from(lane)) << 1 | 1)
+    }
+
+    /// What a word that was read says.
+    pub(crate) fn parse(word: u64) -> Holder {
+        Holder(word)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The same grant, not in force any more.
+    pub(crate) fn revoked(self) -> Holder {
+        Holder(self.0 & !1)
     }
 
     pub(crate) fn number(self) -> GrantNumber {
@@ -74,7 +89,7 @@ pub(crate) fn write(
 /// Ends the grant. The owner's loads after this see every write that was or will be told `true`.
 pub(crate) fn revoke(word: &AtomicU64) -> Holder {
     // Relaxed: only this process stores to the word.
-    let revoked = Holder(word.load(Ordering::Relaxed) & !1);
+    let revoked = Holder(word.load(Ordering::Relaxed)).revoked();
     word.store(revoked.0, Ordering::Relaxed);
     // SeqCst: pairs with the fence in `write`.
     fence(Ordering::SeqCst);

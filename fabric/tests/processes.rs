@@ -32,7 +32,8 @@ fn main() {
     {
         return writer(socket);
     }
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
+        ("stopped_in_the_middle_of_the_greeting", stopped_in_the_middle_of_the_greeting),
         ("stopped_in_the_middle_of_a_write", stopped_in_the_middle_of_a_write),
         ("killed_in_the_middle_of_a_write", killed_in_the_middle_of_a_write),
         ("what_completed_is_adopted", what_completed_is_adopted),
@@ -53,6 +54,7 @@ fn main() {
 fn writer(socket: &str) {
     let mut endpoint = shm::Endpoint::new(geometry(), WRITER).expect("memory");
     let stream = UnixStream::connect(socket).expect("the owner listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     assert_eq!(endpoint.attach(stream).expect("attached"), OWNER);
     for line in std::io::stdin().lines() {
         let line = line.expect("a line");
@@ -133,6 +135,13 @@ struct Writer {
 impl Writer {
     /// Starts a process and attaches it to the owner.
     fn start(owner: &mut shm::Endpoint) -> Writer {
+        let (writer, stream) = Writer::connect();
+        assert_eq!(owner.attach(stream).expect("attached"), WRITER);
+        writer
+    }
+
+    /// Starts a process, which waits for the owner's greeting.
+    fn connect() -> (Writer, UnixStream) {
         let name = format!("fabric-{}-{:?}", std::process::id(), Instant::now());
         let name: String = name.chars().filter(|c| c.is_alphanumeric() || *c == '-').collect();
         let socket: PathBuf = std::env::temp_dir().join(name);
@@ -148,8 +157,7 @@ impl Writer {
         std::fs::remove_file(&socket).expect("removed");
         let orders = child.stdin.take().expect("piped");
         let answers = BufReader::new(child.stdout.take().expect("piped"));
-        assert_eq!(owner.attach(stream).expect("attached"), WRITER);
-        Writer { child, orders, answers }
+        (Writer { child, orders, answers }, stream)
     }
 
     fn order(&mut self, order: std::fmt::Arguments<'_>) {
@@ -199,6 +207,22 @@ fn owner(shared: &mut Shared) -> &mut shm::Endpoint {
 /// What a write of `value` over `before` leaves after its first words.
 fn half_written(value: u64, before: u64, words: usize) -> Vec<u64> {
     (0..WORDS).map(|index| if index < words { value } else { before }).collect()
+}
+
+/// With a timeout on its stream a process that goes on is interrupted where it waits.
+fn stopped_in_the_middle_of_the_greeting() {
+    let mut shared = Shared::new(Some(1));
+    let (mut writer, stream) = Writer::connect();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(100));
+        writer.signal(Signal::STOP);
+        writer.wait();
+        writer.signal(Signal::CONT);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(owner(&mut shared).attach(stream).expect("attached"), WRITER);
+    writer.order(format_args!("renounce"));
+    assert_eq!(writer.answer(), "Ok");
 }
 
 fn stopped_in_the_middle_of_a_write() {

@@ -248,14 +248,15 @@ impl Endpoint {
         under: GrantNumber,
         words: impl ExactSizeIterator<Item = u64>,
     ) -> Status {
+        let range = self.layout.geometry.range(to.region, to.offset, words.len());
         let Some(peer) = &self.peers[to.process.index()] else { return Status::Gone };
         let segment = &peer.segment;
-        let range = segment.layout.geometry.range(to.region, to.offset, words.len());
         if segment.layout.access(to.region) == Access::Open {
             segment.write_open(to.region, to.offset, words);
             return Status::Ok;
         }
-        if under <= peer.renounced[to.region.index()] {
+        // A number that no owner gives has no holder word.
+        if under <= peer.renounced[to.region.index()] || !under.is_possible() {
             return Status::Refused;
         }
         let lane = &segment.lane(to.region, self.me.0)[range];
@@ -299,15 +300,18 @@ impl Fabric for Endpoint {
             Verb::Write { to, under, words } => {
                 done.status = self.write(to, under, words.iter().copied());
             }
-            Verb::Read { from, words } => match &self.peers[from.process.index()] {
-                Some(peer) => {
-                    let mut read = self.spare.pop().unwrap_or_default();
-                    read.resize(words as usize, 0);
-                    peer.segment.read(from.region, from.offset, &mut read);
-                    done.read = Some(read);
+            Verb::Read { from, words } => {
+                self.layout.geometry.range(from.region, from.offset, words as usize);
+                match &self.peers[from.process.index()] {
+                    Some(peer) => {
+                        let mut read = self.spare.pop().unwrap_or_default();
+                        read.resize(words as usize, 0);
+                        peer.segment.read(from.region, from.offset, &mut read);
+                        done.read = Some(read);
+                    }
+                    None => done.status = Status::Gone,
                 }
-                None => done.status = Status::Gone,
-            },
+            }
             Verb::Grant { region, to, keep } => {
                 let (lanes, own) = self.lanes(region);
                 done.grant = lanes.grant(own, to, keep);

@@ -1,12 +1,14 @@
 //! Passing the memory: each side sends one message with its segment's file descriptor attached,
 //! looks at the other's, and then says that it agrees. Who is not agreed with uses nothing of the
-//! other's memory.
+//! other's memory. A process that is stopped and goes on meanwhile is interrupted if its stream has
+//! a timeout (signal(7)): every call is made again then.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -22,9 +24,11 @@ pub(crate) fn send(stream: &UnixStream, file: &OwnedFd) -> Result<(), Error> {
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files = [file.as_fd()];
     assert!(control.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
-    let sent =
-        rustix::net::sendmsg(stream, &[IoSlice::new(&GREETING)], &mut control, SendFlags::NOSIGNAL)
-            .map_err(|e| Error::os("send the memory", e))?;
+    let greeting = [IoSlice::new(&GREETING)];
+    let sent = retry_on_intr(|| {
+        rustix::net::sendmsg(stream, &greeting, &mut control, SendFlags::NOSIGNAL)
+    });
+    let sent = sent.map_err(|e| Error::os("send the memory", e))?;
     // A fresh socket takes eight bytes at once.
     if sent == GREETING.len() { Ok(()) } else { Err(Error::NotAPeer { what: "it takes nothing" }) }
 }
@@ -34,13 +38,11 @@ pub(crate) fn receive(stream: &UnixStream) -> Result<OwnedFd, Error> {
     let mut bytes = [0; GREETING.len()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    )
-    .map_err(|e| Error::os("receive the peer's memory", e))?;
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+    });
+    let received = received.map_err(|e| Error::os("receive the peer's memory", e))?;
     if received.bytes != GREETING.len() || bytes != GREETING {
         return Err(Error::NotAPeer { what: "it does not greet as one" });
     }
@@ -64,16 +66,16 @@ pub(crate) fn agree(mut stream: &UnixStream) -> Result<(), Error> {
 
 /// Waits for the other side to agree.
 pub(crate) fn is_agreed(mut stream: &UnixStream) -> Result<(), Error> {
-    match stream.read(&mut [0]) {
-        Ok(1) => Ok(()),
-        Ok(_) => Err(Error::NotAPeer { what: "it did not agree" }),
+    match stream.read_exact(&mut [0]) {
+        Ok(()) => Ok(()),
         Err(e) if is_closed(&e) => Err(Error::NotAPeer { what: "it did not agree" }),
         Err(e) => Err(Error::os("hear from the peer", e)),
     }
 }
 
 fn is_closed(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+    let (pipe, reset) = (ErrorKind::BrokenPipe, ErrorKind::ConnectionReset);
+    [pipe, reset, ErrorKind::UnexpectedEof].contains(&error.kind())
 }
 
 /// Whether the other side has said something, or has gone.

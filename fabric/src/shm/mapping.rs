@@ -1,4 +1,4 @@
-//! The only unsafe code of the crate: a sealed memfd, mapped as atomic words.
+//! The only unsafe code of shared memory: a sealed memfd, mapped as atomic words.
 //!
 //! Proof: the pointer is that of a shared mapping of `len` words that lives until `drop`, and the
 //! slices that are lent out live no longer than `self`. The seals forbid that anybody ever shrinks
