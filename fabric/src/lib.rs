@@ -1,8 +1,8 @@
 //! One-sided memory ([Mu] 2.3, 3.2): regions of atomic 64-bit words that their owner's peers read
 //! and write without the owner's processor.
 //!
-//! [`Fabric`] is one process's face; its back ends are [`shm`] (processes of one machine) and
-//! [`sim`] (one seed decides). `docs/fabric.md` has the argument for [`shm`].
+//! [`Fabric`] is one process's face; its back ends are [`shm`] (processes of one machine),
+//! [`verbs`] (RDMA cards) and [`sim`] (one seed decides). `docs/fabric.md` has the arguments.
 //!
 //! Invariant: a write to an exclusive region that completes with [`Status::Ok`] is in the region
 //! for every later holder, within the words that its owner kept.
@@ -21,6 +21,8 @@ mod modelled;
 pub mod shm;
 pub mod sim;
 mod sync;
+#[cfg(not(loom))]
+pub mod verbs;
 
 pub use contract::{
     Access, Completion, Fabric, Geometry, GrantNumber, Place, RegionId, RegionSpec, Status, Verb,

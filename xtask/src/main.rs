@@ -1,4 +1,4 @@
-//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec.
+//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec, verbs.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod servers;
 mod sim;
 mod spec;
 mod tidy;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,8 @@ enum Task {
     Clients(clients::Arguments),
     /// Check the TLA+ specification of Lazy VSR with TLC, and that planted defects are caught.
     Spec(spec::Arguments),
+    /// Run fabric's tests, and Mu, over RDMA verbs, by soft-RoCE in an emulated machine.
+    Verbs(verbs::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::RedisSuite(arguments) => redis_suite::run(&arguments),
         Task::Clients(arguments) => clients::run(&arguments),
         Task::Spec(arguments) => spec::run(&arguments),
+        Task::Verbs(arguments) => verbs::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -252,6 +252,7 @@ mod tests {
     #[test]
     fn tidy_code_passes() {
         assert!(violations("//! What it is.\n\nfn f() {}\n").is_empty());
+        assert!(violations("//! x\nstruct S { f: unsafe extern \"C\" fn(u8) }").is_empty());
     }
 
     #[test]
@@ -268,6 +269,7 @@ mod tests {
         expect(&format!("{}]\nfn f() {{}}", MARKS[7]), "a.rs:2: contains");
         expect(&format!("const P: &str = \"{}x\";", PLACES[1]), "absolute path");
         expect("fn f() { unsafe { g() } }", "a.rs:2: unsafe without");
+        expect("unsafe extern \"C\" fn f() {}", "a.rs:2: unsafe without");
         expect("struct ConnectionManager {", "says nothing");
         expect(&"//! more\n".repeat(15), "opens with 16 lines");
         expect(&"\n".repeat(800), "801 lines");

@@ -2,13 +2,15 @@
 
 #![allow(dead_code)] // each test uses its part
 
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use fabric::sim::{Options, World};
 use fabric::{
     Access, Completion, Fabric, Geometry, GrantNumber, Place, RegionId, RegionSpec, Status, Verb,
-    VerbId, shm,
+    VerbId, shm, verbs,
 };
 use smr::ReplicaId;
 
@@ -38,6 +40,10 @@ pub trait Rig {
     fn kill(&mut self, process: u8);
     /// A new process takes its place.
     fn restart(&mut self, process: u8);
+    /// Whether a process's memory is there after its end.
+    fn memory_stays(&self) -> bool {
+        true
+    }
 }
 
 /// What the suite does with them.
@@ -204,5 +210,98 @@ impl Rig for Shared {
             assert_eq!(there.expect("attached"), ReplicaId(process));
         }
         self.0[usize::from(process)] = Some(endpoint);
+    }
+}
+
+/// Processes' endpoints that use RDMA cards; they live in one process here.
+pub struct Carded {
+    endpoints: Vec<Option<verbs::Endpoint>>,
+    cards: Vec<String>,
+    revocation: verbs::Revocation,
+}
+
+impl Carded {
+    /// The cards that the environment names, as in `FABRIC_CARDS=rx1,rx2,rx3`: one per process, or
+    /// one for all.
+    pub fn cards() -> Option<Vec<String>> {
+        let names = std::env::var("FABRIC_CARDS").ok()?;
+        Some(names.split(',').map(str::to_string).collect())
+    }
+
+    pub fn new(cards: Vec<String>, revocation: verbs::Revocation, without: Option<u8>) -> Carded {
+        let mut carded = Carded { endpoints: (0..3).map(|_| None).collect(), cards, revocation };
+        for process in (0..3).filter(|&process| Some(process) != without) {
+            carded.restart(process);
+        }
+        carded.settle();
+        carded
+    }
+
+    fn settle(&mut self) {
+        let rig: &mut dyn Rig = self;
+        rig.settle();
+    }
+}
+
+/// Two endpoints agree over TCP.
+pub fn attach_verbs(
+    one: &mut verbs::Endpoint,
+    other: &mut verbs::Endpoint,
+) -> [Result<ReplicaId, verbs::Error>; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = listener.local_addr().expect("bound");
+    std::thread::scope(|scope| {
+        let thread =
+            scope.spawn(move || other.attach(TcpStream::connect(address).expect("connected")));
+        let here = one.attach(listener.accept().expect("connected").0);
+        [here, thread.join().expect("no panic")]
+    })
+}
+
+impl Rig for Carded {
+    fn on(&mut self, process: u8, act: &mut dyn FnMut(&mut dyn Fabric)) {
+        let endpoint = self.endpoints[usize::from(process)].as_mut().expect("it lives");
+        assert_eq!(endpoint.me(), ReplicaId(process));
+        act(endpoint);
+    }
+
+    fn step(&mut self) -> bool {
+        let endpoints = self.endpoints.iter_mut().flatten();
+        let is_busy = endpoints.fold(false, |busy, endpoint| endpoint.turn() | busy);
+        if is_busy {
+            // Emulated cards need the processors that this test would spin on.
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        is_busy
+    }
+
+    fn kill(&mut self, process: u8) {
+        self.endpoints[usize::from(process)].take().expect("it lives");
+        self.settle();
+    }
+
+    fn restart(&mut self, process: u8) {
+        let card = self.cards.get(usize::from(process)).or(self.cards.last());
+        let options = verbs::Options {
+            card: card.cloned(),
+            // Emulated machines stand still now and then.
+            silence: Duration::from_millis(400),
+            patience: Duration::from_secs(5),
+            revocation: self.revocation,
+            ..verbs::Options::default()
+        };
+        let endpoint = verbs::Endpoint::new(geometry(), ReplicaId(process), options);
+        let mut endpoint = endpoint.expect("the card can be used");
+        for peer in self.endpoints.iter_mut().flatten() {
+            let [here, there] = attach_verbs(&mut endpoint, peer);
+            assert_eq!(here.expect("attached"), peer.me());
+            assert_eq!(there.expect("attached"), ReplicaId(process));
+        }
+        self.endpoints[usize::from(process)] = Some(endpoint);
+        self.settle();
+    }
+
+    fn memory_stays(&self) -> bool {
+        false
     }
 }

@@ -51,7 +51,7 @@ const LAYERS: &[Layer] = &[
         name: "fabric",
         rule: Rule::Only(&["smr"]),
         no_std: false,
-        unsafe_because: Some("maps memory that other processes change"),
+        unsafe_because: Some("maps memory that other processes change, and calls libibverbs"),
     },
     layer("faultfs", Rule::Only(&[])),
     layer("sim", Rule::Only(&["smr", "vsr"])),

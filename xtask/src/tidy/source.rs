@@ -89,12 +89,15 @@ impl Source {
     }
 
     /// Whether this line has an `unsafe` that somebody must explain. A function that is not public
-    /// may have its contract from a trait, or from those who call it, beside it.
+    /// may have its contract from a trait, or from those who call it, beside it. The type of a
+    /// foreign function needs no proof: its calls do.
     pub fn is_unsafe(&self, number: usize) -> bool {
         let line = &self.code[number];
         words(line, "unsafe").any(|start| {
-            let declares = line[start + "unsafe".len()..].trim_start().starts_with("fn");
-            !declares || line.trim_start().starts_with("pub ")
+            let behind = line[start + "unsafe".len()..].trim_start();
+            let is_type = behind.starts_with("extern") && behind.contains("fn(");
+            let declares = behind.starts_with("fn");
+            !is_type && (!declares || line.trim_start().starts_with("pub "))
         })
     }
 
