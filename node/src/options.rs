@@ -76,9 +76,9 @@ pub struct SharedMemory {
     /// Where they meet: the same directory for all replicas of the group and for no other group. It
     /// is made if it is missing; its path has at most 90 bytes.
     pub directory: PathBuf,
-    /// The period of heartbeats, in microseconds, from 20. A replica that stands still is suspected
-    /// after 14 periods; one whose process ends, at once. A replica that the machine has no time for
-    /// stands still, too: 14 periods must be longer than that.
+    /// The period of heartbeats, in microseconds, from 20. A replica whose process ends or is
+    /// stopped is suspected after one or two; one that only stands still, after 14. A replica that
+    /// the machine has no time for stands still, too: 14 periods must be longer than that.
     pub heartbeat: u64,
     /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has 16 MiB or
     /// 32 slots, whatever is more, and each process holds it once per replica.

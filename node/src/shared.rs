@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     stirred: bool,
     /// The loop's thread is woken when it wants to be.
     punctual: bool,
+    /// When it was last seen to whether the processes in doubt run, in [`Now::micros`].
+    looked_after: u64,
 }
 
 impl Shared {
@@ -93,6 +95,7 @@ impl Shared {
             leader: ReplicaId(0),
             stirred: true,
             punctual: false,
+            looked_after: 0,
         }
     }
 
@@ -207,6 +210,11 @@ impl Family for Shared {
         if std::mem::take(&mut self.stirred) {
             self.meet(poll);
             ended = self.attend();
+        }
+        if now.micros >= self.looked_after + self.heartbeat {
+            self.looked_after = now.micros;
+            let halted = replica.doubted().filter(|&id| self.endpoint.is_halted(id));
+            self.events.extend(halted.map(Own::Halted));
         }
         let leader = replica.leader();
         if ended || std::mem::replace(&mut self.leader, leader) != leader {
