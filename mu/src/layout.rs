@@ -271,6 +271,11 @@ impl Slot {
         Viewstamp::new(View(self.words[HEADER + 2]), OpNumber(self.words[HEADER + 3]))
     }
 
+    /// Whether this header is that of the same operation and value.
+    pub(crate) fn is_headed(&self, header: &[u64]) -> bool {
+        header[CHECKSUM..HEADER] == self.words[CHECKSUM..HEADER]
+    }
+
     /// What the value's proposer knew to be decided: FUO - 1.
     pub(crate) fn decided(&self) -> OpNumber {
         OpNumber(self.words[HEADER + 4])
@@ -281,8 +286,11 @@ impl Slot {
     /// # Panics
     /// If it is no entry: the checksum says that a leader wrote it as it is.
     pub(crate) fn entry(&self) -> Entry {
-        let mut bytes: Vec<u8> = Vec::with_capacity(self.words.len() * 8);
-        self.words[HEADER..].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        let words = &self.words[HEADER..];
+        let mut bytes = alloc::vec![0; words.len() * 8];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
         bytes.truncate(self.words[LEN] as usize);
         Entry::from_bytes(Bytes::from(bytes)).expect("a whole slot holds an entry")
     }
