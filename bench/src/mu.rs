@@ -14,6 +14,7 @@ mod job;
 mod latency;
 mod mail;
 mod process;
+mod served;
 mod service;
 mod throughput;
 
@@ -41,6 +42,8 @@ pub enum Part {
     /// The order book, unreplicated and replicated, on the same attachment (Figure 5), and its
     /// throughput
     Orders,
+    /// The key-value store over RESP, one replica alone against three (Figure 5)
+    Keys,
     /// Leaders that fail under load, with the parts of a fail-over (Figure 6)
     FailOver,
     /// Leaders that run under full load and are taken for failed
@@ -58,7 +61,7 @@ pub struct MuOptions {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "latency,orders,fail-over,suspicions,throughput"
+        default_value = "latency,orders,keys,fail-over,suspicions,throughput"
     )]
     pub parts: Vec<Part>,
     /// Cores, by number, of: the leader, its two followers, and an application that has a thread
@@ -96,6 +99,9 @@ pub struct MuOptions {
     /// Seconds after which a part fails that is not done; fail-overs end with fewer rounds
     #[arg(long, default_value_t = 600)]
     pub limit: u64,
+    /// The servers of the key-value store use 16 ports from here on
+    #[arg(long, default_value_t = 7650)]
+    pub port: u16,
     /// Where figures go; made if missing
     #[arg(long, default_value = "mu-figures")]
     pub out: PathBuf,
@@ -139,6 +145,7 @@ impl MuOptions {
             self.seconds > 0.0 && self.seconds < 3600.0,
             "--seconds must be more than 0 and less than 3600"
         );
+        ensure!(self.port <= u16::MAX - 16, "--port must be at most {}", u16::MAX - 16);
         Ok(())
     }
 }
@@ -181,6 +188,7 @@ struct Points {
     latency: Vec<LatencyPoint>,
     throughput: Vec<ThroughputPoint>,
     fail_over: Vec<failover::Figures>,
+    keys: Vec<served::Figures>,
 }
 
 /// Runs the parts, writes figures and JSON, and prints the tables.
@@ -230,11 +238,23 @@ impl Bench<'_> {
                 }
             }
             Part::FailOver => {
+                let kinds = self.options.heartbeats.len() * self.options.failures.len();
                 for &heartbeat in &self.options.heartbeats {
                     for &failure in &self.options.failures {
-                        points.fail_over.push(self.fail_over(failure, heartbeat)?);
+                        // Each has its share of the time that is left.
+                        let share = (kinds - points.fail_over.len()) as u32;
+                        let left = self.end.saturating_duration_since(Instant::now());
+                        let end = Instant::now() + left / share;
+                        points.fail_over.push(self.fail_over(failure, heartbeat, end)?);
                     }
                 }
+            }
+            Part::Keys => {
+                let each = |message| {
+                    self.say(message);
+                    self.bar.inc(1);
+                };
+                points.keys = served::measure(self.options, each)?;
             }
             Part::Suspicions | Part::Throughput => {}
         }
@@ -273,13 +293,18 @@ impl Bench<'_> {
         Ok(ThroughputPoint { part: self.part, protocol, heartbeat_us, what, outcome })
     }
 
-    fn fail_over(&self, failure: Failure, heartbeat: u64) -> Result<failover::Figures> {
+    fn fail_over(
+        &self,
+        failure: Failure,
+        heartbeat: u64,
+        end: Instant,
+    ) -> Result<failover::Figures> {
         let rounds = self.options.rounds;
         let start = || Group::start(self.options, REPLICAS, heartbeat, Work::FailOver);
         let each = |round| {
             self.say(format!("{failure:?}, heartbeat {heartbeat} us, round {round}/{rounds}"));
         };
-        let figures = failover::measure(failure, heartbeat, rounds, self.end, start, each)?;
+        let figures = failover::measure(failure, heartbeat, rounds, end, start, each)?;
         self.bar.inc(1);
         Ok(figures)
     }
@@ -364,6 +389,7 @@ fn throughputs(options: &MuOptions, part: Part) -> Vec<(Throughput, bool, u64)> 
 fn progress(options: &MuOptions) -> ProgressBar {
     let count = |&part: &Part| match part {
         Part::FailOver => options.heartbeats.len() * options.failures.len(),
+        Part::Keys => served::COUNT,
         _ => latencies(options, part).len() + throughputs(options, part).len(),
     };
     let bar = ProgressBar::new(options.parts.iter().map(count).sum::<usize>() as u64);

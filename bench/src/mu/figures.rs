@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use super::failover::{self, BUCKETS};
 use super::job::{Attachment, Service, Spread};
+use super::served;
 use super::{LatencyPoint, Part, Points, ThroughputPoint};
 use crate::plot::{Plot, Series};
 
@@ -145,6 +146,9 @@ pub(super) fn print(points: &Points) {
     for point in ratios {
         print_ratio(point, &points.latency);
     }
+    if !points.keys.is_empty() {
+        print_keys(&points.keys);
+    }
     for figures in &points.fail_over {
         print_fail_over(figures);
     }
@@ -199,6 +203,26 @@ fn print_ratio(point: &LatencyPoint, points: &[LatencyPoint]) {
         with as i64 - without as i64,
         (with as f64 / without as f64 - 1.0) * 100.0
     );
+}
+
+fn print_keys(figures: &[served::Figures]) {
+    println!(
+        "\n{:<40}{:>14}{:>10}{:>10}{:>8}",
+        "SET over RESP, medians of rounds", "per second", "p50 us", "p99 us", "ratio"
+    );
+    for figures in figures {
+        let sides = [("unreplicated", figures.unreplicated), ("replicated", figures.replicated)];
+        for (name, side) in sides {
+            println!(
+                "{:<40}{:>14.0}{:>10.1}{:>10.1}{:>8.2}",
+                format!("{} clients, pipeline {}, {name}", figures.clients, figures.pipeline),
+                side.per_second,
+                side.p50_us,
+                side.p99_us,
+                side.per_second / figures.unreplicated.per_second
+            );
+        }
+    }
 }
 
 fn print_fail_over(figures: &failover::Figures) {

@@ -40,13 +40,16 @@ fn timing(seat: &Seat) -> Timing {
 
 /// The default slots where requests fit, else larger ones, and fewer of them.
 fn limits(work: Work) -> Limits {
-    let default = Limits { outstanding: work.outstanding(), batch: 1, ..Limits::default() };
+    let outstanding = work.outstanding();
+    // A would-be leader finds what was outstanding, and mostly no more.
+    let read_slots = outstanding.min(8) as u32 + 1;
+    let default = Limits { outstanding, batch: 1, read_slots, ..Limits::default() };
     let lacks = work.request_bytes().saturating_sub(default.body_bytes());
     if lacks == 0 {
         return default;
     }
     let slot_words = (default.slot_words + lacks.div_ceil(8) as u32).next_multiple_of(8);
-    Limits { slots: 512, kept: 2_048, slot_words, read_slots: 8, ..default }
+    Limits { slots: 512, kept: 2_048, slot_words, ..default }
 }
 
 struct Own(Window);
