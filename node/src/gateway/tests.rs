@@ -17,10 +17,15 @@ struct Setting {
 
 impl Setting {
     fn new() -> Setting {
+        Setting::taking(1 << 20)
+    }
+
+    /// A group that takes so many bytes in a request.
+    fn taking(longest_body: usize) -> Setting {
         let bounds = Bounds {
             depth: 8,
             flying_bytes: 1 << 20,
-            longest_body: 100,
+            longest_body,
             patience: 10_000_000,
             durability: Durability::Lazy,
         };
@@ -314,7 +319,7 @@ fn what_new_connections_are_expected_to_get_does_not_outlive_their_batch() {
 
 #[test]
 fn a_command_that_does_not_fit_begins_the_next_batch() {
-    let mut setting = Setting::new();
+    let mut setting = Setting::taking(100);
     let text = [b'x'; 60];
     for connection in 0..3 {
         assert!(setting.submit(Lane::Write, connection, &text));
@@ -326,7 +331,7 @@ fn a_command_that_does_not_fit_begins_the_next_batch() {
 
 #[test]
 fn a_command_that_does_not_fit_waits_for_the_window() {
-    let mut setting = Setting::new();
+    let mut setting = Setting::taking(100);
     let text = [b'x'; 60];
     let taken = (0..20).take_while(|_| setting.submit(Lane::Write, 0, &text)).count();
     assert_eq!(taken, 9, "eight under way and one that waits");
@@ -336,7 +341,7 @@ fn a_command_that_does_not_fit_waits_for_the_window() {
 
 #[test]
 fn a_command_that_fits_no_request_is_refused_in_its_place() {
-    let mut setting = Setting::new();
+    let mut setting = Setting::taking(100);
     assert!(setting.submit(Lane::Write, 0, b"before"));
     assert!(setting.submit(Lane::Write, 0, &[b'x'; 101]));
     assert!(setting.submit(Lane::Write, 0, b"behind"));
