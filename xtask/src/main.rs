@@ -39,7 +39,8 @@ enum Task {
     Clients(clients::Arguments),
     /// Check the TLA+ specification of Lazy VSR with TLC, and that planted defects are caught.
     Spec(spec::Arguments),
-    /// Run fabric's tests, and Mu, over RDMA verbs, by soft-RoCE in an emulated machine.
+    /// Run fabric's tests, and Mu, over RDMA verbs, by soft-RoCE in an emulated machine. Installs
+    /// the Debian packages that it needs if it is run as root.
     Verbs(verbs::Arguments),
 }
 

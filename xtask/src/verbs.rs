@@ -198,6 +198,9 @@ fn kernel(folder: &Path) -> Result<PathBuf> {
         return Ok(unpacked);
     }
     let download = folder.join("download");
+    if download.exists() {
+        std::fs::remove_dir_all(&download)?; // of a run that was interrupted
+    }
     std::fs::create_dir_all(&download)?;
     let mut apt = Command::new("apt-get");
     apt.args(["download", "-q", &package]).current_dir(&download);

@@ -134,8 +134,8 @@ impl Endpoint {
     /// place and holds no grant. That only one process of an id tries is the caller's to see to (by
     /// the lock of its data directory).
     ///
-    /// Who must not block does the same in steps: [`Endpoint::introduction`] on another thread, then
-    /// [`Endpoint::agree`], and [`Endpoint::adopt`] once the other side has answered.
+    /// Who must not block does the same in steps: [`Endpoint::introduction`] on another thread,
+    /// then [`Endpoint::agree`], and [`Endpoint::adopt`] once the other side has answered.
     ///
     /// # Errors
     /// [`Error`]; nothing has changed, and the stream is closed.

@@ -74,9 +74,16 @@ impl Block {
         }
     }
 
-    /// Takes words from the block's start.
+    /// Puts words at the block's start that are in another.
+    pub(crate) fn copy(&self, words: &[AtomicU64]) {
+        for (cell, word) in self.words.iter().zip(words) {
+            // Acquire and relaxed: as in `take` and in `fill`.
+            cell.store(word.load(Ordering::Acquire), Ordering::Relaxed);
+        }
+    }
+
+    /// Appends the words at the block's start.
     pub(crate) fn take(&self, words: &mut Vec<u64>, count: usize) {
-        words.clear();
         // Acquire: the completion was seen before; see `Completions::poll`.
         words.extend(self.words[..count].iter().map(|cell| cell.load(Ordering::Acquire)));
     }

@@ -30,12 +30,12 @@ use crate::holder::Holder;
 /// How many requests of a batch share a completion at most: selective signalling.
 const SIGNAL_EVERY: usize = 16;
 
-/// A verb that has ended, with the words of a read.
+/// A verb that has ended, with the words of a read and their count.
 pub(crate) struct Done {
     pub(crate) id: VerbId,
     pub(crate) status: Status,
     pub(crate) grant: Option<GrantNumber>,
-    pub(crate) read: Option<Vec<u64>>,
+    pub(crate) read: Option<(Block, usize)>,
 }
 
 /// What every channel of a process uses.
@@ -129,15 +129,16 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// The channel of that number to a peer. Number 0 is that of the open regions.
-    pub(crate) fn new(peer: ReplicaId, number: u8) -> Channel {
+    /// The channel of that number to a peer. Number 0 is that of the open regions. It takes the
+    /// place of the channel to the peer's former process, whose completions may still come.
+    pub(crate) fn new(peer: ReplicaId, number: u8, former: Option<&Channel>) -> Channel {
         Channel {
             queue: None,
             number,
             slot: u16::from(peer.0) << 8 | u16::from(number),
             state: State::Ended,
             overdue: false,
-            generation: 0,
+            generation: former.map_or(0, |former| former.generation),
             own_sequence: 0,
             fruitful: false,
             posted: 0,
@@ -490,14 +491,8 @@ impl Channel {
 fn finish(item: Item, status: Status, around: &mut Around<'_>) {
     let mut read = None;
     match item.action {
-        Action::Read { block } => {
-            if status == Status::Ok {
-                let mut words = Vec::new();
-                block.take(&mut words, item.words as usize);
-                read = Some(words);
-            }
-            around.pool.give(block);
-        }
+        Action::Read { block } if status == Status::Ok => read = Some((block, item.words as usize)),
+        Action::Read { block } => around.pool.give(block),
         Action::Write { block, .. } => around.pool.give(block),
         Action::Verify { block, .. } => return around.pool.give(block),
         Action::Renounce => {}

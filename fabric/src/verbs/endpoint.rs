@@ -32,7 +32,7 @@ const LINK_EVERY: u32 = 16;
 /// The longest read or write, in words: cards take messages of up to 8 MiB (rxe) or more.
 const LONGEST: usize = 1 << 20;
 
-/// One process of the fabric, on one card.
+/// One process of the fabric, on one card. Verbs have up to 2^20 words; more is a panic.
 pub struct Endpoint {
     geometry: Arc<Geometry>,
     // The peers' queue pairs go before the memory that they use.
@@ -57,7 +57,8 @@ impl Endpoint {
     /// [`Error`], which says what is missing.
     ///
     /// # Panics
-    /// If the geometry has a number out of range, or has no process `me`.
+    /// If the geometry has a number out of range, more than 254 exclusive regions, or no process
+    /// `me`.
     pub fn new(geometry: Geometry, me: ReplicaId, options: Options) -> Result<Endpoint, Error> {
         geometry.check();
         assert!(me.0 < geometry.processes, "no such process");
@@ -113,8 +114,13 @@ impl Endpoint {
         let (link, hello) = Link::greet(stream, hello, check)?;
         let process = hello.process;
         self.part(process);
+        let former = self.peers[process.index()].as_ref();
+        let channel = |number: u8| {
+            let former = former.map(|peer| &peer.channels[usize::from(number)]);
+            Channel::new(process, number, former)
+        };
         let numbers = 0..self.geometry.channels();
-        let channels = numbers.clone().map(|number| Channel::new(process, number)).collect();
+        let channels = numbers.clone().map(channel).collect();
         let targets = numbers.map(|_| Target::default()).collect();
         let peer = Peer { link, hello, channels, targets, is_over: false };
         self.peers[process.index()] = Some(peer);
@@ -360,9 +366,10 @@ impl Endpoint {
         assert!(words <= LONGEST, "a read has up to {LONGEST} words");
         self.geometry.range(from.region, from.offset, words);
         if from.process == self.kit.me {
-            let mut read = vec![0; words];
-            self.own.read(from.region, from.offset, &mut read);
-            let done = Done { id, status: Status::Ok, grant: None, read: Some(read) };
+            let block = self.pool.take(words);
+            block.copy(self.own.words(from.region, from.offset, words));
+            let read = Some((block, words));
+            let done = Done { id, status: Status::Ok, grant: None, read };
             return self.done.push_back(done);
         }
         if self.peers[from.process.index()].is_none() {
@@ -437,8 +444,9 @@ impl Fabric for Endpoint {
         }
         let done = self.done.pop_front()?;
         words.clear();
-        if let Some(read) = done.read {
-            *words = read;
+        if let Some((block, count)) = done.read {
+            block.take(words, count);
+            self.pool.give(block);
         }
         Some(Completion { id: done.id, status: done.status, grant: done.grant })
     }

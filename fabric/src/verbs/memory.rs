@@ -16,8 +16,8 @@ use crate::holder::Holder;
 impl Geometry {
     /// How many channels lead to a process: one to its open regions, one to each exclusive one.
     pub(crate) fn channels(&self) -> u8 {
-        // 256 would need 255 exclusive regions, and a geometry has 255 regions in all.
-        self.regions.iter().filter(|region| region.access == Access::Exclusive).count() as u8 + 1
+        let exclusive = self.regions.iter().filter(|region| region.access == Access::Exclusive);
+        u8::try_from(exclusive.count() + 1).expect("up to 254 exclusive regions go over cards")
     }
 
     /// The channel that leads to a region.
@@ -69,7 +69,7 @@ impl Own {
         self.blocks.iter().map(remote).collect()
     }
 
-    fn words(&self, region: RegionId, offset: u32, words: usize) -> &[AtomicU64] {
+    pub(crate) fn words(&self, region: RegionId, offset: u32, words: usize) -> &[AtomicU64] {
         let range = self.geometry.range(region, offset, words);
         &self.blocks[region.index()].words()[range]
     }
