@@ -111,16 +111,12 @@ impl<M: Memory> Replica<M> {
         confirmed.map(|id| (id, head(id))).min_by_key(|&(_, head)| head).expect("a majority")
     }
 
-    /// A log head that is in the way, or will be soon, is read more often than the background plane
-    /// would.
+    /// A log head in the way is read more often than the background plane would.
     pub(crate) fn watch_heads(&mut self, out: &mut Out) {
         if self.lead.state != LeadState::Leading {
             return;
         }
-        let (slowest, head) = self.slowest();
-        let ahead = self.recent.last().op.0.saturating_sub(head.0);
-        let near = ahead > u64::from(self.limits().slots) / 2;
-        let slowest = near.then_some(slowest);
+        let slowest = self.lead.blocked_at.map(|_| self.slowest().0);
         for id in self.replicas().filter(|&id| id != self.me) {
             let follower = &mut self.followers[id.index()];
             if !follower.watched && (slowest == Some(id) || follower.stage == Stage::Feeding) {

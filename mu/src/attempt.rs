@@ -434,7 +434,11 @@ impl<M: Memory> Replica<M> {
         if status == Ended::Gone {
             self.suspect(peer);
         }
+        let before = self.lead.state;
         self.drop_follower(now, peer, 1, out);
+        if status == Ended::Refused && before != self.lead.state {
+            self.yield_lead(now);
+        }
     }
 
     /// Goes on without a follower, if a majority is left.

@@ -16,6 +16,8 @@ use crate::replica::{Out, Replica};
 pub(crate) const MOST: u8 = 15;
 const FAIL: u8 = 2;
 const RECOVER: u8 = 6;
+/// After so many periods a replica that others took for failed is back for them.
+const SEEN: u64 = RECOVER as u64 + 2;
 
 impl<M: Memory> Replica<M> {
     /// The replica that this one takes for the leader: the lowest id among those that seem to live.
@@ -122,9 +124,18 @@ impl<M: Memory> Replica<M> {
                 self.begin_attempt(now, out);
             }
             LeadState::Following => {}
+            // Who has the lead keeps it until another one takes it: there is no time without any.
+            LeadState::Leading if self.can_lead() => {}
             _ if !leads => self.abort(now, out),
             _ => {}
         }
+    }
+
+    /// Another one has taken the lead, or what was to become one: for it, this replica has failed. It
+    /// must be seen to live before it stands again, or the two would take turns.
+    pub(crate) fn yield_lead(&mut self, now: Now) {
+        let seen_at = now.micros + SEEN * self.config.timing.heartbeat;
+        self.lead.retry_at = self.lead.retry_at.max(seen_at);
     }
 
     /// Fate sharing ([Mu] 5.1): who gets nowhere must not be taken for a leader that works.
