@@ -131,8 +131,8 @@ impl<M: Memory> Replica<M> {
         }
     }
 
-    /// Another one has taken the lead, or what was to become one: for it, this replica has failed. It
-    /// must be seen to live before it stands again, or the two would take turns.
+    /// Another one has taken the lead, or what was to become one: for it, this replica has failed.
+    /// It must be seen to live before it stands again, or the two would take turns.
     pub(crate) fn yield_lead(&mut self, now: Now) {
         let seen_at = now.micros + SEEN * self.config.timing.heartbeat;
         self.lead.retry_at = self.lead.retry_at.max(seen_at);

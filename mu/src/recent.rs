@@ -7,8 +7,8 @@ use smr::{OpNumber, Viewstamp};
 use crate::config::Limits;
 use crate::layout::Slot;
 
-/// Slots without gaps above `base`, bounded by [`crate::Limits`]: decided ones, and at a leader those
-/// that it has proposed.
+/// Slots without gaps above `base`, bounded by [`crate::Limits`]: decided ones, and at a leader
+/// those that it has proposed.
 #[derive(Debug)]
 pub(crate) struct Recent {
     base: Viewstamp,

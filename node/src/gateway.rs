@@ -301,8 +301,8 @@ impl Gateway {
         true
     }
 
-    /// The last command in a batch, from `at`, does not fit: sends the others and begins a batch with
-    /// it, if that can be.
+    /// The last command in a batch, from `at`, does not fit: sends the others and begins a batch
+    /// with it, if that can be.
     #[cold]
     fn split(&mut self, logged: bool, at: usize, now: Now) -> Split {
         let longest = self.bounds.longest_body;

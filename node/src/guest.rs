@@ -87,8 +87,8 @@ impl Guest {
             && (self.reads < FEW_READS || coming <= READ_BYTES)
     }
 
-    /// What a frame says, taken at `now`, in [`smr::Now::micros`], if its body has at most `longest`
-    /// bytes.
+    /// What a frame says, taken at `now`, in [`smr::Now::micros`], if its body has at most
+    /// `longest` bytes.
     pub fn take(
         &mut self,
         frame: Frame,

@@ -104,7 +104,7 @@ impl Introductions {
         self.dial(id, AFTER_END);
     }
 
-    /// An introduction came to nothing on its last step: the other side does not agree, or has gone.
+    /// An introduction came to nothing in the end: the other side does not agree, or has gone.
     pub fn again(&self, id: ReplicaId) {
         self.dial(id, AFTER_REFUSAL);
     }

@@ -70,8 +70,8 @@ impl<F: Face> Node<F> {
     }
 }
 
-const MEMORY_ONLY: &str = "mu replicates in memory alone, so far: ask for durability memory, or have \
-                           requests ordered by vsr";
+const MEMORY_ONLY: &str = "mu replicates in memory alone, so far: ask for durability memory, or \
+                           have requests ordered by vsr";
 
 fn vsr_replica(setting: &Setting<'_>, timing: vsr::Timing, limits: vsr::Limits) -> vsr::Replica {
     let Setting { options, hello, now, .. } = setting;

@@ -59,8 +59,8 @@ pub enum Ordering {
         /// Its limits.
         limits: vsr::Limits,
     },
-    /// Mu, through the shared memory of one machine: protection against the end of a process, not of
-    /// the machine.
+    /// Mu, through the shared memory of one machine: protection against the end of a process, not
+    /// of the machine.
     Mu(SharedMemory),
 }
 
@@ -80,8 +80,8 @@ pub struct SharedMemory {
     /// stopped is suspected after one or two; one that only stands still, after 14. A replica that
     /// the machine has no time for stands still, too: 14 periods must be longer than that.
     pub heartbeat: u64,
-    /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has 16 MiB or
-    /// 32 slots, whatever is more, and each process holds it once per replica.
+    /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has 16 MiB
+    /// or 32 slots, whatever is more, and each process holds it once per replica.
     pub slot_bytes: usize,
 }
 
@@ -94,8 +94,8 @@ impl SharedMemory {
         SharedMemory { directory, heartbeat: 10_000, slot_bytes: 66 << 10 }
     }
 
-    /// The same, for replicas whose data directories are side by side: they meet in `memory`, which is
-    /// there, too.
+    /// The same, for replicas whose data directories are side by side: they meet in `memory`, which
+    /// is there, too.
     pub fn beside(data: &Path) -> SharedMemory {
         SharedMemory::new(data.with_file_name("memory"))
     }

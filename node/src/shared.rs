@@ -24,8 +24,8 @@ use crate::poll::{Interest, Poll, Token};
 /// A process that waits for others' memory looks again after this many microseconds at first, then
 /// after a quarter of the time that it has waited.
 const SOON: u64 = 20;
-/// After the end of a process there is an election: for this long, in microseconds, memory is looked
-/// at often.
+/// After the end of a process there is an election: for this long, in microseconds, memory is
+/// looked at often.
 const ALERT: u64 = 20_000;
 /// So often then, in microseconds.
 const ALERT_PAUSE: u64 = 100;

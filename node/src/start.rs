@@ -11,7 +11,7 @@ use smr::{
     ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, Protocol,
     StateMachine, StoreNumber, Trust, View,
 };
-use wire::Hello;
+use wire::{Hello, OrderedBy};
 
 use crate::clock;
 use crate::disk::{Disk, Space};
@@ -40,7 +40,7 @@ const LAZY_PACE: Duration = Duration::from_millis(3);
 /// When a gateway asks again where a fail-over takes milliseconds.
 const MU_RETRY: Retry = Retry { silence: 40_000, refusal: 500 };
 
-/// What the replicas of a group must have in common to share a protocol.
+/// What a protocol is set up with.
 pub(crate) struct Setting<'a> {
     pub options: &'a Options,
     /// Who this replica is, as it says to others.
@@ -98,22 +98,10 @@ impl<F: Face, P: Family> Core<F, P> {
         let os = |error| Error::Os("set up the event loop", error);
         let poll = Poll::new().map_err(os)?;
         watch_entrances(&poll, &clients_listeners).map_err(os)?;
-        let replicas = options.peers.len() as u8;
-        let now = clock::now();
-        let hello = Hello {
-            identity,
-            replicas,
-            durability: options.durability,
-            order: P::ORDERED_BY,
-            longest_body: longest_body(&options) as u32,
-            clients: options.advertise.clone(),
-        };
+        let (replicas, now) = (options.peers.len() as u8, clock::now());
+        let hello = hello(&options, identity, P::ORDERED_BY);
         let (family, replica) =
             order(&Setting { options: &options, hello: &hello, poll: &poll, now })?;
-        let space = (options.durability != Durability::Memory)
-            .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
-        let lazy = options.durability == Durability::Lazy;
-        let pace = if lazy { LAZY_PACE } else { Duration::ZERO };
         let host = Host::new(replica, parts.executor);
         let report = host.protocol().report();
         let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);
@@ -121,8 +109,7 @@ impl<F: Face, P: Family> Core<F, P> {
             gateway: gateway(&options, identity),
             peers: Peers::start(hello, peers_listener, &options.peers, &poll).map_err(os)?,
             sessions: Sessions::new(face, clients_listeners, max_clients, output_bytes),
-            disk: Disk::start(parts.log, space, options.emulation, pace, poll.waker())
-                .map_err(os)?,
+            disk: disk(&options, parts.log, &poll).map_err(os)?,
             snapshots: Snapshots::start(parts.directory, poll.waker()).map_err(os)?,
             status: Status {
                 identity,
@@ -171,6 +158,26 @@ struct Parts<S: StateMachine> {
     executor: Executor<S>,
     /// The disk is marked as having lost something.
     lost: bool,
+}
+
+/// What the replica says to others of itself.
+fn hello(options: &Options, identity: Identity, order: OrderedBy) -> Hello {
+    Hello {
+        identity,
+        replicas: options.peers.len() as u8,
+        durability: options.durability,
+        order,
+        longest_body: longest_body(options) as u32,
+        clients: options.advertise.clone(),
+    }
+}
+
+fn disk(options: &Options, log: LogWriter, poll: &Poll) -> std::io::Result<Disk> {
+    let space = (options.durability != Durability::Memory)
+        .then(|| Space::new(options.directory.clone(), options.disk.segment_bytes));
+    let lazy = options.durability == Durability::Lazy;
+    let pace = if lazy { LAZY_PACE } else { Duration::ZERO };
+    Disk::start(log, space, options.emulation, pace, poll.waker())
 }
 
 /// The longest body of a request, in bytes.

@@ -25,8 +25,8 @@ enum Durability {
 enum Order {
     /// By messages: replicas on any machines
     Vsr,
-    /// Through shared memory, which the replicas meet over in `memory` beside their data: all on one
-    /// machine, against the end of processes, with durability memory
+    /// Through shared memory; the replicas meet in `memory` beside their data: all on one machine,
+    /// against the end of processes, with durability memory
     Mu,
 }
 

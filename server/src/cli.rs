@@ -161,8 +161,8 @@ pub struct Serve {
     /// all of them and at most 90 bytes long [default: `memory` beside the data directory]
     #[arg(long)]
     pub memory: Option<PathBuf>,
-    /// With --order mu: the period of heartbeats. A replica that stands still for 14 of them loses the
-    /// lead; one that ends loses it at once [default: 10000]
+    /// With --order mu: the period of heartbeats. A replica that stands still for 14 of them loses
+    /// the lead; one that ends or is stopped loses it at once [default: 10000]
     #[arg(long)]
     pub heartbeat_us: Option<u64>,
     /// With --order mu: bytes of a slot of the log, which the longest command has to fit with 160

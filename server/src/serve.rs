@@ -160,19 +160,9 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         false => Birth::Join,
     };
     let mut options = Options::new(dir, ReplicaId(id), peers, resp, durability, birth);
-    let memory = flags.memory.or(file.memory);
     let heartbeat = flags.heartbeat_us.or(file.heartbeat_us);
     let slot_bytes = flags.slot_bytes.or(file.slot_bytes);
-    if order == Order::Mu {
-        let beside = || SharedMemory::beside(&options.directory);
-        let mut shared = memory.map_or_else(beside, SharedMemory::new);
-        shared.heartbeat = heartbeat.unwrap_or(shared.heartbeat);
-        shared.slot_bytes = slot_bytes.unwrap_or(shared.slot_bytes);
-        options.order = Ordering::Mu(shared);
-    } else {
-        let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
-        ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
-    }
+    set_order(&mut options, order, flags.memory.or(file.memory), heartbeat, slot_bytes)?;
     let memcached_port = flags.memcached_port.or(file.memcached_port);
     options.side_entrances = side_entrances(&options.clients, memcached_port);
     if let Some(advertise) = flags.advertise.or(file.advertise) {
@@ -209,6 +199,26 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         options.disk.syncing = ::io::Syncing::UnsafeOff;
     }
     Ok(options)
+}
+
+fn set_order(
+    options: &mut Options,
+    order: Order,
+    memory: Option<PathBuf>,
+    heartbeat: Option<u64>,
+    slot_bytes: Option<usize>,
+) -> Result<()> {
+    if order == Order::Mu {
+        let beside = || SharedMemory::beside(&options.directory);
+        let mut shared = memory.map_or_else(beside, SharedMemory::new);
+        shared.heartbeat = heartbeat.unwrap_or(shared.heartbeat);
+        shared.slot_bytes = slot_bytes.unwrap_or(shared.slot_bytes);
+        options.order = Ordering::Mu(shared);
+        return Ok(());
+    }
+    let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
+    ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
+    Ok(())
 }
 
 /// Parses a group's id.

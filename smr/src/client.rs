@@ -1,5 +1,6 @@
-//! The client machine of protocols that answer through one replica: numbers requests, finds the primary, resends, and knows which reply suffices
-//! (one, from the primary). It runs in every gateway, in the native client and in the simulator.
+//! The client machine of protocols that answer through one replica: numbers requests, finds the
+//! primary, resends, and knows which reply suffices (one, from the primary). It runs in every
+//! gateway, in the native client and in the simulator.
 //!
 //! Every request says which view's log the client has seen (ev, [Mao] 4.2.3). A primary of another
 //! view answers "wrong view" and tells how much of that log it holds: the client then knows exactly

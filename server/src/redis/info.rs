@@ -8,7 +8,7 @@ use resp::{Command, Protocol, write};
 use smr::{Durability, Now, Role};
 
 use super::local::lower;
-use super::status::Lag;
+use super::status::{Lag, ids};
 use super::{REDIS_VERSION, Redis};
 
 /// Host and port of an address.
@@ -177,15 +177,13 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
     line("view", &report.view.0);
     line("view_number", &status.view_number);
     if let Some(memory) = &status.memory {
-        let list = |text: Vec<String>| text.join(",");
-        let ids = |flags: &[bool]| {
-            list((0..flags.len()).filter(|&id| flags[id]).map(|id| id.to_string()).collect())
-        };
-        line("scores", &list(memory.scores.iter().map(u8::to_string).collect()));
-        line("attached", &ids(&memory.attached));
+        let list = |flags| ids(flags).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+        let scores: Vec<String> = memory.scores.iter().map(u8::to_string).collect();
+        line("scores", &scores.join(","));
+        line("attached", &list(&memory.attached));
         let holder = memory.holder.map_or_else(String::new, |holder| holder.0.to_string());
         line("log_holder", &holder);
-        line("confirmed", &ids(&memory.confirmed));
+        line("confirmed", &list(&memory.confirmed));
         line("log_tail", &memory.tail.0);
     }
     line("op_number", &report.op.op.0);

@@ -1,8 +1,8 @@
 //! LOCKSTEP.STATUS: this replica's state, for `lockstep status` and other operators' tools.
 
 use kv::Store;
-use node::Desk;
-use serde_json::json;
+use node::{Counters, Desk, MemoryStatus};
+use serde_json::{Value, json};
 use smr::{Durability, Now, Report, Role};
 
 use super::Redis;
@@ -39,24 +39,9 @@ impl Redis {
     pub(super) fn status_json(&self, desk: &Desk<'_, Store>) -> String {
         let status = desk.status();
         let (identity, report) = (&status.identity, &status.report);
-        let counters = &status.counters;
         let stats = desk.service().stats();
         let lag = Lag::of(report, desk.now());
         let lag = lag.map(|lag| json!({ "ops": lag.ops, "bytes": lag.bytes, "ms": lag.ms }));
-        let memory = status.memory.as_ref().map(|memory| {
-            let ids = |flags: &[bool]| -> Vec<usize> {
-                (0..flags.len()).filter(|&id| flags[id]).collect()
-            };
-            json!({
-                "scores": memory.scores,
-                "attached": ids(&memory.attached),
-                "leader": memory.leader.0,
-                "log_holder": memory.holder.map(|holder| holder.0),
-                "confirmed": ids(&memory.confirmed),
-                "log_head": report.op.op.0,
-                "log_tail": memory.tail.0,
-            })
-        });
         let known = matches!(report.role, Role::Primary | Role::Backup);
         let primary = known.then(|| report.view.primary().0);
         let peers = status.peers.iter().map(|peer| {
@@ -68,20 +53,6 @@ impl Redis {
                 "queued_bytes": peer.queued,
             })
         });
-        let counted = json!({
-            "writes": counters.writes,
-            "reads": counters.reads,
-            "batches": counters.batches,
-            "failures": counters.failures,
-            "accepted": counters.accepted,
-            "rejected": counters.rejected,
-            "turns": counters.turns,
-            "refused_peers": counters.refused_peers,
-            "dropped_frames": counters.dropped_frames,
-            "nonsense": counters.nonsense,
-            "log_batches": counters.stored,
-            "log_syncs": counters.syncs,
-        });
         json!({
             "id": identity.replica.0,
             "pid": std::process::id(),
@@ -92,7 +63,7 @@ impl Redis {
             "status": health(report.role),
             "durability": report.durability.name(),
             "order": status.ordered_by.name(),
-            "memory": memory,
+            "memory": status.memory.as_ref().map(|memory| shared(memory, report)),
             "view": report.view.0,
             "view_number": status.view_number,
             "primary": primary,
@@ -115,11 +86,46 @@ impl Redis {
             "keys": stats.keys,
             "used_memory": stats.bytes,
             "resident": resident(),
-            "counters": counted,
+            "counters": counted(&status.counters),
             "peers": peers.collect::<Vec<_>>(),
         })
         .to_string()
     }
+}
+
+/// What a replica that shares memory knows of the others.
+fn shared(memory: &MemoryStatus, report: &Report) -> Value {
+    json!({
+        "scores": memory.scores,
+        "attached": ids(&memory.attached).collect::<Vec<_>>(),
+        "leader": memory.leader.0,
+        "log_holder": memory.holder.map(|holder| holder.0),
+        "confirmed": ids(&memory.confirmed).collect::<Vec<_>>(),
+        "log_head": report.op.op.0,
+        "log_tail": memory.tail.0,
+    })
+}
+
+/// The replicas for which something is so.
+pub(super) fn ids(flags: &[bool]) -> impl Iterator<Item = usize> {
+    (0..flags.len()).filter(|&id| flags[id])
+}
+
+fn counted(counters: &Counters) -> Value {
+    json!({
+        "writes": counters.writes,
+        "reads": counters.reads,
+        "batches": counters.batches,
+        "failures": counters.failures,
+        "accepted": counters.accepted,
+        "rejected": counters.rejected,
+        "turns": counters.turns,
+        "refused_peers": counters.refused_peers,
+        "dropped_frames": counters.dropped_frames,
+        "nonsense": counters.nonsense,
+        "log_batches": counters.stored,
+        "log_syncs": counters.syncs,
+    })
 }
 
 /// Whether the replica does its part, in a word.
