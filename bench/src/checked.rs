@@ -245,7 +245,10 @@ impl<'a> Session<'a> {
 
     fn move_on(&mut self) {
         self.connection = None;
-        self.replica = (self.replica + 1) % self.shared.options.addresses.len();
+        // Any other one: were it always the next, all clients would gather at one that stands still.
+        let count = self.shared.options.addresses.len();
+        let further = self.rng.random_range(1..count.max(2));
+        self.replica = (self.replica + further) % count;
     }
 
     /// Performs an operation and records what came of it. Returns whether it was answered.
