@@ -18,6 +18,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
+use crate::keys::Form;
 use crate::workload::{self, Kind, Workload};
 
 /// How long a connection may take to be made.
@@ -48,6 +49,8 @@ pub(crate) struct Plan {
     pub time: Option<Duration>,
     /// Keys per range.
     pub range_length: u32,
+    /// What keys look like.
+    pub form: Form,
 }
 
 /// What was seen of one kind of operation, or of several drivers.
@@ -346,16 +349,17 @@ impl Driver {
         let number = self.workload.next_key();
         let connection = &mut self.connections[index];
         let output = &mut connection.output;
-        let key = workload::key_bytes(number);
+        let key = self.plan.form.key(number);
+        let key = key.as_ref();
         match kind {
-            Kind::Set => write::command(output, &[b"SET", &key, self.workload.next_value()]),
-            Kind::Get => write::command(output, &[b"GET", &key]),
+            Kind::Set => write::command(output, &[b"SET", key, self.workload.next_value()]),
+            Kind::Get => write::command(output, &[b"GET", key]),
             Kind::Increment => {
                 write::command(output, &[b"INCR", &workload::counter_bytes(number)]);
             }
             Kind::Range => {
                 let length = &self.range_length;
-                write::command(output, &[b"KRANGE", &key, b"+", b"LIMIT", length.as_bytes()]);
+                write::command(output, &[b"KRANGE", key, b"+", b"LIMIT", length.as_bytes()]);
             }
         }
         connection.pending.push_back((kind, from));

@@ -1,13 +1,14 @@
 //! Workloads over RESP, histograms, checked load.
 //!
-//! - [`load`] measures any RESP server, with the operations of [`workload`];
+//! - [`load`] measures any RESP server, with the operations of [`workload`], and [`index`] the
+//!   index alone, with the same;
 //! - [`checked`] records what clients saw ([`history`]) and [`checker`] judges it;
 //! - [`chaos`] kills and pauses the replicas of a running group under checked load;
 //! - [`loss`] tells what a crash of the whole group has taken from its clients;
 //! - [`lazy`] and [`mu`] draw the papers' figures.
 //!
 //! Nothing but [`mu`], which measures replication without a program around it, knows how a replica
-//! works: everything goes over the wire, as a user would.
+//! works: everything but the index goes over the wire, as a user would.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod driver;
 #[cfg(test)]
 mod fake;
 pub mod history;
+pub mod index;
 pub mod lazy;
 pub mod load;
 pub mod loss;
@@ -27,4 +29,5 @@ pub mod plot;
 mod report;
 pub mod status;
 mod watch;
-pub mod workload;
+
+pub use indexbench::{keys, workload};

@@ -15,6 +15,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::driver::{Driver, Plan, Tally};
+use crate::keys::Form;
 pub use crate::report::{Report, Summary, print};
 use crate::workload::{KeyDistribution, Kind, Mix, Shape, ValueSize, Workload};
 
@@ -42,7 +43,11 @@ pub struct LoadOptions {
     /// Number of keys
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,
-    /// How keys are chosen: uniform, sequential, zipfian or zipfian:EXPONENT
+    /// What keys look like: record, decimal, sequential, binary8, or prefixN with N bytes
+    #[arg(long, default_value = "record")]
+    pub form: Form,
+    /// How keys are chosen: uniform, sequential, zipfian, zipfian:EXPONENT, or skewed:DELTA, by
+    /// which one of 16 parts has so much more than each of the others
     #[arg(long, default_value = "uniform")]
     pub distribution: KeyDistribution,
     /// Bytes per value, or a range LEAST..MOST
@@ -82,6 +87,7 @@ impl Default for LoadOptions {
             rate: None,
             mix: "set=1,get=1".parse().expect("a constant"),
             keys: 100_000,
+            form: Form::Record,
             distribution: KeyDistribution::Uniform,
             value_size: "64".parse().expect("a constant"),
             range_length: 10,
@@ -208,6 +214,7 @@ impl Phase {
                     Limit::Time(time) => Some(time),
                 },
                 range_length: options.range_length,
+                form: options.form,
             };
             let workload = Workload::new(&self.shape, options.seed, thread as u64, threads as u64);
             drivers.push(Driver::connect(&mine, workload, plan)?);

@@ -1,4 +1,4 @@
-//! Line plots as SVG files. The figures that they show are always written beside them as JSON.
+//! Line and bar plots as SVG files. The figures that they show are always written beside them as JSON.
 
 use std::path::Path;
 
@@ -6,15 +6,18 @@ use anyhow::{Context, Result, anyhow, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const SIZE: (u32, u32) = (800, 500);
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
     RGBColor(44, 160, 44),
     RGBColor(148, 103, 189),
     RGBColor(255, 127, 14),
     RGBColor(23, 190, 207),
+    RGBColor(140, 86, 75),
+    RGBColor(127, 127, 127),
 ];
 
 /// A line.
@@ -98,6 +101,89 @@ impl Plot {
     }
 }
 
+/// Bars in groups.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What they show.
+    pub title: String,
+    /// The quantity and unit of the y axis, which begins at zero.
+    pub y: String,
+    /// Group, bar and value. Bars of the same name have the same colour in all groups.
+    pub values: Vec<(String, String, f64)>,
+}
+
+/// Space between groups, in bars.
+const GAP: f64 = 1.0;
+
+impl Bars {
+    /// Writes the plot to `path`.
+    ///
+    /// # Errors
+    /// If there are no values, one of them is not finite, or the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        ensure!(!self.values.is_empty(), "{}: there is nothing to plot", self.title);
+        ensure!(self.values.iter().all(|value| value.2.is_finite()), "{}: no number", self.title);
+        self.draw(path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn names(&self, of: fn(&(String, String, f64)) -> &String) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for value in &self.values {
+            if !names.contains(&of(value).as_str()) {
+                names.push(of(value));
+            }
+        }
+        names
+    }
+
+    fn draw(&self, path: &Path) -> Result<()> {
+        let failed = |error: &dyn std::fmt::Display| anyhow!("{error}");
+        let (groups, bars) = (self.names(|value| &value.0), self.names(|value| &value.1));
+        let pitch = bars.len() as f64 + GAP;
+        let top = self.values.iter().map(|value| value.2).fold(0.0, f64::max);
+        let top = if top > 0.0 { top * 1.1 } else { 1.0 };
+        let area = SVGBackend::new(path, SIZE).into_drawing_area();
+        area.fill(&WHITE).map_err(|e| failed(&e))?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(&self.title, ("sans-serif", 20))
+            .margin(16)
+            .x_label_area_size(40)
+            .y_label_area_size(80)
+            .build_cartesian_2d(-GAP..pitch * groups.len() as f64, 0.0..top)
+            .map_err(|e| failed(&e))?;
+        let mut mesh = chart.configure_mesh();
+        mesh.y_desc(&self.y).light_line_style(WHITE).disable_x_mesh().disable_x_axis();
+        mesh.draw().map_err(|e| failed(&e))?;
+        for (i, group) in groups.iter().enumerate() {
+            // Where a label of the x axis would be: below the middle of its group.
+            let middle = (i as f64 + 0.5) * pitch - GAP / 2.0;
+            let (x, y) = chart.backend_coord(&(middle, 0.0));
+            let centred = TextStyle::from(("sans-serif", 12).into_font())
+                .pos(Pos::new(HPos::Center, VPos::Top));
+            // Every other label is lower, so that long ones have room.
+            let below = y + 6 + 14 * (i as i32 % 2);
+            area.draw(&Text::new(*group, (x, below), centred)).map_err(|e| failed(&e))?;
+        }
+        for (at, (bar, colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
+            let of_bar =
+                self.values.iter().filter(|value| value.1 == *bar).map(|(group, _, value)| {
+                    let group = groups.iter().position(|name| name == group).unwrap_or_default();
+                    let left = group as f64 * pitch + at as f64;
+                    Rectangle::new([(left, 0.0), (left + 0.9, *value)], colour.filled())
+                });
+            chart
+                .draw_series(of_bar)
+                .map_err(|e| failed(&e))?
+                .label(*bar)
+                .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        }
+        let mut legend = chart.configure_series_labels();
+        legend.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8));
+        legend.border_style(BLACK).draw().map_err(|e| failed(&e))?;
+        area.present().map_err(|e| failed(&e))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +205,23 @@ mod tests {
         plot(Vec::new(), false).write(&path).expect_err("nothing to plot");
         plot(vec![(1.0, f64::NAN)], false).write(&path).expect_err("no number");
         plot(vec![(1.0, 0.0)], true).write(&path).expect_err("no logarithm");
+        std::fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn bars_have_names_and_refuse_nonsense() {
+        let path = std::env::temp_dir().join(format!("bench-bars-{}.svg", std::process::id()));
+        let bars = |values: &[(&str, &str, f64)]| Bars {
+            title: "Rates".into(),
+            y: "puts/s".into(),
+            values: values.iter().map(|(g, b, v)| (g.to_string(), b.to_string(), *v)).collect(),
+        };
+        let values = [("put", "ours", 1.0), ("put", "other", 0.5), ("get", "ours", 2.0)];
+        bars(&values).write(&path).expect("written");
+        let text = std::fs::read_to_string(&path).expect("there");
+        assert!(["put", "get", "ours", "other"].iter().all(|name| text.contains(name)), "{text}");
+        bars(&[]).write(&path).expect_err("nothing to plot");
+        bars(&[("put", "ours", f64::INFINITY)]).write(&path).expect_err("no number");
         std::fs::remove_file(&path).expect("removed");
     }
 }

@@ -25,6 +25,8 @@ pub struct Report {
     pub mix: String,
     /// Number of keys.
     pub keys: u64,
+    /// What they look like.
+    pub form: String,
     /// How keys were chosen.
     pub distribution: String,
     /// Bytes per value.
@@ -98,6 +100,7 @@ impl Report {
             rate: options.rate,
             mix: options.mix.to_string(),
             keys: options.keys,
+            form: options.form.to_string(),
             distribution: options.distribution.to_string(),
             value_size: options.value_size.to_string(),
             seconds: elapsed.as_secs_f64(),
@@ -119,8 +122,14 @@ impl Report {
         };
         let _ = writeln!(
             text,
-            "{} clients, {how}, {} over {} keys ({}), {}-byte values, {:.1} s\n",
-            self.clients, self.mix, self.keys, self.distribution, self.value_size, self.seconds,
+            "{} clients, {how}, {} over {} {} keys ({}), {}-byte values, {:.1} s\n",
+            self.clients,
+            self.mix,
+            self.keys,
+            self.form,
+            self.distribution,
+            self.value_size,
+            self.seconds,
         );
         let _ = writeln!(
             text,

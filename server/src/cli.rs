@@ -21,7 +21,7 @@ pub enum Action {
     Serve(Box<Serve>),
     /// Show the state of a group
     Status(Status),
-    /// Measure a server of the Redis protocol, or this store's durabilities
+    /// Measure a server of the Redis protocol, this store's durabilities, or its index
     Bench(Box<Bench>),
     /// Kill or pause replicas of a demo under checked load
     Chaos(bench::chaos::ChaosOptions),
@@ -93,7 +93,7 @@ pub struct Bench {
     pub load: bench::load::LoadOptions,
 }
 
-/// A measurement of groups that it starts itself.
+/// A measurement of what it starts itself.
 #[derive(Subcommand)]
 pub enum Study {
     /// Durability lazy against sync and memory, as tables, plots and JSON
@@ -103,6 +103,8 @@ pub enum Study {
     /// A process that `bench mu` starts
     #[command(hide = true)]
     MuProcess { job: String },
+    /// The index beside other ordered maps, in this process, as tables, plots and JSON
+    Index(Box<bench::index::StudyOptions>),
 }
 
 const SERVE_HELP: &str = "\

@@ -39,6 +39,12 @@ const LAYERS: &[Layer] = &[
         no_std: false,
         unsafe_because: Some("readers without locks follow pointers into nodes that others change"),
     },
+    Layer {
+        name: "indexbench",
+        rule: Rule::Only(&["masstree"]),
+        no_std: false,
+        unsafe_because: Some("has a B+tree whose readers take no locks, to compare Masstree with"),
+    },
     no_std("smr", Rule::Only(&[])),
     no_std("vsr", Rule::Only(&["smr"])),
     no_std("mu", Rule::Only(&["smr", "fabric"])),
@@ -59,7 +65,9 @@ const LAYERS: &[Layer] = &[
     layer("lockstep-client", Rule::Only(&["smr", "wire", "kv", "resp"])),
     layer(
         "bench",
-        Rule::Only(&["resp", "lockstep-client", "smr", "fabric", "mu", "kv", "orderbook"]),
+        Rule::Only(&[
+            "resp", "lockstep-client", "smr", "fabric", "mu", "kv", "orderbook", "indexbench",
+        ]),
     ),
     layer("orderbook", Rule::Only(&["smr", "node"])),
     layer("server", Rule::AllBut(&["sim", "faultfs", "xtask"])),

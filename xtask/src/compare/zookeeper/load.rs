@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bench::workload::{self, KeyDistribution, Kind, Mix, Shape, ValueSize, Workload};
+use bench::keys::Form;
+use bench::workload::{KeyDistribution, Kind, Mix, Shape, ValueSize, Workload};
 
 use super::session::{Operation, Session};
 use crate::compare::{Figures, percentile};
@@ -100,7 +101,7 @@ fn drive(
             replies += session.receive(&mut answered)?;
             while session.pending() < load.outstanding && more(now) {
                 let mut path = [b'/'; 17];
-                path[1..].copy_from_slice(&workload::key_bytes(workload.next_key()));
+                path[1..].copy_from_slice(Form::Record.key(workload.next_key()).as_ref());
                 session.request(operation, &path, workload.next_value(), now);
             }
             session.flush()?;

@@ -10,24 +10,33 @@ use parking_lot::RwLock;
 
 /// A map from byte strings to numbers.
 pub trait Index: Sync {
+    /// What one thread uses.
     type Session<'a>: Session
     where
         Self: 'a;
 
+    /// An empty map.
     fn new() -> Self;
 
     /// What one thread uses for many operations in a row: a pin, where there is such a thing.
     fn session(&self) -> Self::Session<'_>;
 }
 
-/// One thread's access. `scan` returns how many keys it met, up to `n`.
+/// One thread's access.
 pub trait Session {
+    /// Makes `value` the key's value.
     fn put(&self, key: &[u8], value: u64);
+    /// The key's value.
     fn get(&self, key: &[u8]) -> Option<u64>;
-    fn remove(&self, key: &[u8]) -> bool;
+    /// Visits up to `n` keys from `start` on and returns how many there were.
     fn scan(&self, start: &[u8], n: usize) -> usize;
 
-    /// `None` where the map has no such operation.
+    /// Whether the key was there. `None` where the map has no such operation.
+    fn remove(&self, _key: &[u8]) -> Option<bool> {
+        None
+    }
+
+    /// Visits up to `n` keys from `start` downwards. `None` as above.
     fn scan_reverse(&self, _start: &[u8], _n: usize) -> Option<usize> {
         None
     }
@@ -41,9 +50,10 @@ pub trait Session {
     fn renew(&mut self) {}
 }
 
-/// This crate, with values in the slots.
+/// The tree of this workspace, with values in the slots.
 pub struct Ours(Masstree<u64>);
 
+/// A pinned thread's access.
 pub struct OursSession<'a>(&'a Masstree<u64>, Guard);
 
 impl Index for Ours {
@@ -67,8 +77,8 @@ impl Session for OursSession<'_> {
         self.0.get(key, &self.1)
     }
 
-    fn remove(&self, key: &[u8]) -> bool {
-        self.0.remove(key, &self.1).is_some()
+    fn remove(&self, key: &[u8]) -> Option<bool> {
+        Some(self.0.remove(key, &self.1).is_some())
     }
 
     fn scan(&self, start: &[u8], n: usize) -> usize {
@@ -128,8 +138,8 @@ impl Session for &Locked {
         self.0.read().get(key).copied()
     }
 
-    fn remove(&self, key: &[u8]) -> bool {
-        self.0.write().remove(key).is_some()
+    fn remove(&self, key: &[u8]) -> Option<bool> {
+        Some(self.0.write().remove(key).is_some())
     }
 
     fn scan(&self, start: &[u8], n: usize) -> usize {
@@ -169,8 +179,8 @@ impl Session for &Skiplist {
         self.0.get(key).map(|entry| *entry.value())
     }
 
-    fn remove(&self, key: &[u8]) -> bool {
-        self.0.remove(key).is_some()
+    fn remove(&self, key: &[u8]) -> Option<bool> {
+        Some(self.0.remove(key).is_some())
     }
 
     fn scan(&self, start: &[u8], n: usize) -> usize {
@@ -187,6 +197,7 @@ impl Session for &Skiplist {
 /// scc's TreeIndex.
 pub struct Scc(scc::TreeIndex<Box<[u8]>, u64>);
 
+/// A guarded thread's access.
 pub struct SccSession<'a>(&'a Scc, scc::Guard);
 
 impl Index for Scc {
@@ -210,8 +221,8 @@ impl Session for SccSession<'_> {
         self.0.0.peek(key, &self.1).copied()
     }
 
-    fn remove(&self, key: &[u8]) -> bool {
-        self.0.0.remove_sync(key)
+    fn remove(&self, key: &[u8]) -> Option<bool> {
+        Some(self.0.0.remove_sync(key))
     }
 
     fn scan(&self, start: &[u8], n: usize) -> usize {
@@ -232,6 +243,7 @@ impl Session for SccSession<'_> {
 /// congee, for keys of eight bytes.
 pub struct Congee(congee::U64Congee<usize>);
 
+/// A pinned thread's access.
 pub struct CongeeSession<'a>(&'a Congee, crossbeam_epoch::Guard);
 
 fn number(key: &[u8]) -> u64 {
@@ -259,8 +271,8 @@ impl Session for CongeeSession<'_> {
         self.0.0.get(number(key), &self.1).map(|value| value as u64)
     }
 
-    fn remove(&self, key: &[u8]) -> bool {
-        self.0.0.remove(number(key), &self.1).is_some()
+    fn remove(&self, key: &[u8]) -> Option<bool> {
+        Some(self.0.0.remove(number(key), &self.1).is_some())
     }
 
     fn scan(&self, start: &[u8], n: usize) -> usize {

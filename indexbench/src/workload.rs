@@ -1,6 +1,6 @@
 //! Which operation comes next, on which key, with which value.
 //!
-//! One generator for every load: over the wire ([`crate::load`]) and in process. It draws from a
+//! One generator for every load: over the wire (`bench::load`) and in process ([`crate::life`]). It draws from a
 //! seeded generator, so that a run can be repeated, and allocates nothing per operation.
 
 use std::fmt;
@@ -20,7 +20,18 @@ pub enum KeyDistribution {
     Zipfian(f64),
     /// One key after the other; each stream walks through a share of its own, then starts again.
     Sequential,
+    /// Of so many equal parts of the key range the first has more requests than each of the others,
+    /// by so many times what each of them has ([Mao] 3.3.6).
+    Skewed {
+        /// How many parts.
+        parts: u64,
+        /// The paper's delta: 0 is uniform.
+        delta: f64,
+    },
 }
+
+/// As in [Mao] figure 3-11.
+const PARTS: u64 = 16;
 
 /// The exponent of YCSB, taken where none is given.
 const DEFAULT_THETA: f64 = 0.99;
@@ -41,7 +52,14 @@ impl FromStr for KeyDistribution {
                 Ok(theta) if theta.is_finite() && theta > 0.0 => Ok(Self::Zipfian(theta)),
                 _ => Err(format!("the exponent must be a positive number, not {theta:?}")),
             },
-            _ => Err("expected uniform, sequential, zipfian or zipfian:EXPONENT".to_string()),
+            ("skewed", Some(delta)) => match delta.parse::<f64>() {
+                Ok(delta) if delta.is_finite() && delta >= 0.0 => {
+                    Ok(Self::Skewed { parts: PARTS, delta })
+                }
+                _ => Err(format!("the skewness must be 0 or more, not {delta:?}")),
+            },
+            _ => Err("expected uniform, sequential, zipfian, zipfian:EXPONENT or skewed:DELTA"
+                .to_string()),
         }
     }
 }
@@ -52,6 +70,7 @@ impl fmt::Display for KeyDistribution {
             Self::Uniform => f.write_str("uniform"),
             Self::Zipfian(theta) => write!(f, "zipfian:{theta}"),
             Self::Sequential => f.write_str("sequential"),
+            Self::Skewed { delta, .. } => write!(f, "skewed:{delta}"),
         }
     }
 }
@@ -188,7 +207,7 @@ pub struct Shape {
 
 /// Spreads the ranks of a skewed distribution over the key range. A prime above every number of
 /// keys that fits in memory, so that multiplying by it modulo that number is a permutation.
-const SPREAD: u128 = 0xFFFF_FFFF_FFFF_FFC5;
+const SPREAD: u64 = 0xFFFF_FFFF_FFFF_FFC5;
 
 /// Values are slices of one random text, at offsets up to this.
 const OFFSETS: usize = 251;
@@ -197,6 +216,7 @@ enum Chooser {
     Uniform,
     Zipfian(Zipf<f64>),
     Sequential { next: u64 },
+    Skewed { parts: u64, hot: f64 },
 }
 
 /// A stream of operations.
@@ -227,6 +247,10 @@ impl Workload {
             KeyDistribution::Sequential => Chooser::Sequential {
                 next: (u128::from(shape.keys) * u128::from(stream) / u128::from(streams)) as u64,
             },
+            KeyDistribution::Skewed { parts, delta } => Chooser::Skewed {
+                parts: parts.min(shape.keys),
+                hot: (1.0 + delta) / (parts as f64 + delta),
+            },
         };
         let mut thresholds = shape.mix.weights;
         for index in 1..thresholds.len() {
@@ -253,12 +277,26 @@ impl Workload {
             Chooser::Uniform => self.rng.random_range(0..self.keys),
             Chooser::Zipfian(zipf) => {
                 let rank = zipf.sample(&mut self.rng) as u64 - 1;
-                (u128::from(rank) * SPREAD % u128::from(self.keys)) as u64
+                let step = SPREAD % self.keys;
+                // A division of 128 bits takes as long as a lookup.
+                match rank.checked_mul(step) {
+                    Some(product) => product % self.keys,
+                    None => (u128::from(rank) * u128::from(step) % u128::from(self.keys)) as u64,
+                }
             }
             Chooser::Sequential { next } => {
                 let key = *next;
                 *next = (key + 1) % self.keys;
                 key
+            }
+            Chooser::Skewed { parts, hot } => {
+                // The first part ends where the second begins, whatever the division leaves.
+                let end = self.keys / *parts;
+                if *parts == 1 || self.rng.random::<f64>() < *hot {
+                    self.rng.random_range(0..end)
+                } else {
+                    self.rng.random_range(end..self.keys)
+                }
             }
         }
     }
@@ -275,17 +313,9 @@ impl Workload {
     }
 }
 
-/// The bytes of a key: 16 of them, in the order of the numbers.
-pub fn key_bytes(number: u64) -> [u8; 16] {
-    digits(*b"key:000000000000", number)
-}
-
-/// The bytes of a counter's key.
-pub fn counter_bytes(number: u64) -> [u8; 16] {
-    digits(*b"ctr:000000000000", number)
-}
-
-fn digits(mut key: [u8; 16], mut number: u64) -> [u8; 16] {
+/// The bytes of a counter's key: 16 of them, in the order of the numbers.
+pub fn counter_bytes(mut number: u64) -> [u8; 16] {
+    let mut key = *b"ctr:000000000000";
     let mut position = key.len();
     while number > 0 && position > 4 {
         position -= 1;
@@ -309,11 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_ordered_and_have_sixteen_bytes() {
-        assert_eq!(&key_bytes(0), b"key:000000000000");
-        assert_eq!(&key_bytes(1_234_567), b"key:000001234567");
+    fn counters_are_ordered_and_have_sixteen_bytes() {
         assert_eq!(&counter_bytes(42), b"ctr:000000000042");
-        assert!(key_bytes(99) < key_bytes(100));
+        assert!(counter_bytes(99) < counter_bytes(100));
+    }
+
+    #[test]
+    fn skewed_prefers_the_first_part_as_the_paper_has_it() {
+        for (parts, delta, share) in [(16, 9.0, 0.4), (16, 0.0, 1.0 / 16.0), (2, 9.0, 10.0 / 11.0)]
+        {
+            let skewed = KeyDistribution::Skewed { parts, delta };
+            let mut workload = Workload::new(&shape(skewed), 1, 0, 1);
+            let hot = (0..100_000).filter(|_| workload.next_key() < 1000 / parts).count();
+            assert!((hot as f64 / 100_000.0 - share).abs() < 0.01, "{hot} of {parts}, {delta}");
+        }
     }
 
     #[test]
@@ -368,10 +407,10 @@ mod tests {
 
     #[test]
     fn texts_are_parsed_and_printed_alike() {
-        for text in ["uniform", "sequential", "zipfian:1.2"] {
+        for text in ["uniform", "sequential", "zipfian:1.2", "skewed:9"] {
             assert_eq!(text.parse::<KeyDistribution>().unwrap().to_string(), text);
         }
-        for text in ["zipfian:-1", "zipfian:x", "uniform:1", "other"] {
+        for text in ["zipfian:-1", "zipfian:x", "uniform:1", "skewed", "skewed:-1", "other"] {
             assert!(text.parse::<KeyDistribution>().is_err(), "{text}");
         }
         for text in ["64", "16..1024"] {
