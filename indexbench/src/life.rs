@@ -233,7 +233,10 @@ impl Life {
             if is_put {
                 session.put(key.as_ref(), i);
             } else {
-                assert!(session.get(key.as_ref()).is_some(), "a key was lost");
+                // Of the maps only crossbeam's skip list lets a key that is being put again be
+                // missed meanwhile.
+                let found = session.get(key.as_ref()).is_some();
+                assert!(found || puts > 0, "a key was lost");
             }
         })
     }

@@ -170,7 +170,7 @@ impl<D: Design> Plain<D> {
                 }
                 continue;
             }
-            let found = node.search::<D>(&probe).ok().map(|(_, slot)| node.value(slot));
+            let found = node.find::<D>(&probe).map(|slot| node.value(slot));
             if !node.changed(version) {
                 return found;
             }
@@ -185,7 +185,7 @@ impl<D: Design> Plain<D> {
             Ok((_, slot)) => leaf.set_value(slot, value),
             Err(index) => {
                 let stored = self.store(&probe);
-                if leaf.len::<D>() < WIDTH {
+                if leaf.len() < WIDTH {
                     leaf.insert_value::<D>(index, stored, value);
                 } else {
                     return self.split(place, index, stored, node::number(value));
@@ -250,10 +250,10 @@ impl<D: Design> Plain<D> {
         let place = self.lock(level, &probe);
         let parent = self.node(place);
         let index = parent.search::<D>(&probe).expect_err("a separator is new to its parent");
-        if parent.len::<D>() == WIDTH {
+        if parent.len() == WIDTH {
             return self.split(place, index, separator, right.as_ptr().cast());
         }
-        parent.insert_child::<D>(index, separator, right.as_ptr().cast());
+        parent.insert_child(index, separator, right.as_ptr().cast());
         parent.unlock();
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use masstree::{Masstree, live_nodes, pin};
+use masstree::{Masstree, live_nodes, pin, waiting};
 
 const WINDOW: u64 = 100_000;
 
@@ -51,7 +51,12 @@ fn main() {
         });
         round += 1;
         if round % 20 == 0 {
-            println!("round {round}: {} keys, {} nodes, {}", tree.len(), live_nodes(), resident());
+            let (keys, nodes) = (tree.len(), live_nodes());
+            println!(
+                "round {round}: {keys} keys, {nodes} nodes, {} waiting, {}",
+                waiting(),
+                resident()
+            );
         }
     }
     println!("{:?}, resident {}", tree.check(), resident());

@@ -14,6 +14,10 @@ struct Shard(AtomicIsize);
 pub(crate) struct Counter([Shard; SHARDS]);
 
 impl Counter {
+    pub(crate) const fn new() -> Self {
+        Counter([const { Shard(AtomicIsize::new(0)) }; SHARDS])
+    }
+
     pub(crate) fn add(&self, change: isize) {
         thread_local! {
             static SHARD: usize = {

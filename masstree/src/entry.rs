@@ -54,22 +54,6 @@ impl<'t, V: Slot> Entry<'t, V> {
             Err(current) => current,
         }
     }
-
-    /// Makes what `change` makes of the key's value its value, and returns the previous one.
-    /// `change` runs again, with the current value, when another thread was faster.
-    ///
-    /// # Panics
-    /// If the key is longer than [`MAX_KEY_LEN`](crate::MAX_KEY_LEN).
-    pub fn update(self, mut change: impl FnMut(Option<&V>) -> Option<V>) -> Option<V> {
-        let mut entry = self;
-        loop {
-            let new = change(entry.get());
-            match entry.replace(new) {
-                Ok(previous) => return previous,
-                Err(current) => entry = current,
-            }
-        }
-    }
 }
 
 impl<V: Slot + fmt::Debug> fmt::Debug for Entry<'_, V> {

@@ -5,9 +5,14 @@
 
 use std::cell::Cell;
 
+use crate::counter::Counter;
+
 /// After so many retired items a thread hands them over and helps to free older ones, up to four
 /// times as many.
 const RETIRED_PER_FLUSH: u32 = 128;
+
+/// What is retired and not yet freed.
+static WAITING: Counter = Counter::new();
 
 thread_local! {
     static RETIRED: Cell<u32> = const { Cell::new(0) };
@@ -20,6 +25,15 @@ pub struct Guard(crossbeam_epoch::Guard);
 /// Pins the current thread. Pinning again while pinned is cheap.
 pub fn pin() -> Guard {
     Guard(crossbeam_epoch::pin())
+}
+
+/// How many values, nodes and blocks of suffixes, of all trees of the process, are no longer in use
+/// and wait until no guard is left that could see them. Near, while threads are at work.
+///
+/// Some thousands are usual. A number that keeps growing means that a guard stays: readers are never
+/// stopped and writers never wait, so it is memory that grows.
+pub fn waiting() -> usize {
+    WAITING.sum()
 }
 
 impl Guard {
@@ -38,6 +52,11 @@ impl Guard {
     /// # Safety
     /// `free` may run on any thread, and what it frees can no longer be reached from the tree.
     pub(crate) unsafe fn retire(&self, free: impl FnOnce()) {
+        WAITING.add(1);
+        let free = || {
+            free();
+            WAITING.add(-1);
+        };
         // SAFETY: the caller vouches for running on another thread; every closure of this crate
         // owns what it captures.
         unsafe { self.0.defer_unchecked(free) }

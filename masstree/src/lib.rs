@@ -14,6 +14,7 @@ mod border;
 mod borrow;
 mod check;
 mod collapse;
+mod columns;
 mod counter;
 mod entry;
 mod field;
@@ -45,8 +46,9 @@ mod version;
 
 pub use borrow::Borrowed;
 pub use check::Shape;
+pub use columns::{Columns, MAX_COLUMNS};
 pub use entry::Entry;
-pub use guard::{Guard, pin};
+pub use guard::{Guard, pin, waiting};
 pub use key::MAX_KEY_LEN;
 pub use range::Range;
 pub use slab::live_nodes;

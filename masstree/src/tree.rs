@@ -17,7 +17,7 @@ use crate::{
     key::MAX_KEY_LEN,
     multi::multi_get,
     node::Node,
-    put::{Change, change},
+    put::{self, Change},
     range::Range,
     scan::{Direction, scan},
     slot::Slot,
@@ -110,7 +110,6 @@ impl<V: Slot> Masstree<V> {
     /// let tree = masstree::Masstree::<u64>::new();
     /// let guard = masstree::pin();
     /// assert_eq!(tree.entry(b"visits", &guard).or_insert(1), 1);
-    /// tree.entry(b"visits", &guard).update(|n| Some(n.copied().unwrap_or(0) + 1));
     ///
     /// let entry = tree.entry(b"visits", &guard);
     /// tree.put(b"visits", 10, &guard);
@@ -198,7 +197,7 @@ impl<V: Slot> Masstree<V> {
     pub fn put(&self, key: &[u8], value: V, guard: &Guard) -> Option<V> {
         check_key(key);
         let new = value.into_raw();
-        let old = change(&self.root, key, guard, |_| Change::Set(new));
+        let old = put::change(&self.root, key, guard, |_| Change::Set(new));
         if old.is_none() {
             self.len.add(1);
         }
@@ -207,7 +206,7 @@ impl<V: Slot> Masstree<V> {
 
     /// Removes `key` and returns its value.
     pub fn remove(&self, key: &[u8], guard: &Guard) -> Option<V> {
-        let old = change(&self.root, key, guard, |old| match old {
+        let old = put::change(&self.root, key, guard, |old| match old {
             Some(_) => Change::Remove,
             None => Change::Keep,
         })?;
@@ -243,7 +242,7 @@ impl<V: Slot> Masstree<V> {
         let expected = expected.map(V::as_raw);
         let new = new.map(V::into_raw);
         let mut matched = false;
-        let old = change(&self.root, key, guard, |current| {
+        let old = put::change(&self.root, key, guard, |current| {
             matched = current == expected;
             match (matched, new, current) {
                 (true, Some(new), _) => Change::Set(new),
@@ -259,6 +258,46 @@ impl<V: Slot> Masstree<V> {
         }
         self.len.add(isize::from(new.is_some()) - isize::from(old.is_some()));
         Ok(old.map(|raw| release(raw, guard)))
+    }
+
+    /// Makes what `change` makes of the key's value its value, where none means no such key, and
+    /// returns the previous one. No other change of the key comes between.
+    ///
+    /// `change` runs once, while the part of the tree that holds the key is locked: it should be
+    /// short, and must not use a tree.
+    ///
+    /// ```
+    /// let tree = masstree::Masstree::<u64>::new();
+    /// let guard = masstree::pin();
+    /// tree.update(b"visits", &guard, |n| Some(n.copied().unwrap_or(0) + 1));
+    /// assert_eq!(tree.update(b"visits", &guard, |n| n.map(|n| n + 1)), Some(1));
+    /// assert_eq!(tree.update(b"visits", &guard, |_| None), Some(2));
+    /// assert!(tree.is_empty());
+    /// ```
+    ///
+    /// # Panics
+    /// If the key is longer than [`MAX_KEY_LEN`], or `change` panics: then nothing has changed.
+    pub fn update(
+        &self,
+        key: &[u8],
+        guard: &Guard,
+        change: impl FnOnce(Option<&V>) -> Option<V>,
+    ) -> Option<V> {
+        check_key(key);
+        let mut there_now = false;
+        let old = put::change(&self.root, key, guard, |current| {
+            // SAFETY: the tree owns the value, and keeps it while the node is locked.
+            let seen = current.map(|raw| unsafe { Borrowed::new(raw) });
+            let new = change(seen.as_deref());
+            there_now = new.is_some();
+            match (new, current) {
+                (Some(new), _) => Change::Set(new.into_raw()),
+                (None, Some(_)) => Change::Remove,
+                (None, None) => Change::Keep,
+            }
+        });
+        self.len.add(isize::from(there_now) - isize::from(old.is_some()));
+        old.map(|raw| release(raw, guard))
     }
 
     /// Visits keys in ascending order from `start` on, until `visit` returns false.

@@ -155,7 +155,7 @@ fn apply(op: Op, tree: &Tree, model: &mut Model) {
         Op::Update(key, new) => {
             let seen = tree.get_ref(&key, guard).map(|value| **value);
             assert_eq!(seen, model.get(&key).copied());
-            let old = tree.entry(&key, guard).update(|current| {
+            let old = tree.update(&key, guard, |current| {
                 assert_eq!(current.map(|value| **value), seen);
                 new.map(Arc::new)
             });

@@ -232,8 +232,7 @@ impl<K: Keys> Node<K> {
         D::PERMUTED && self.level == 0
     }
 
-    pub fn len<D: Design>(&self) -> usize {
-        // A permuted leaf without keys may have order 0.
+    pub fn len(&self) -> usize {
         ((self.order.load(Ordering::Acquire) & 0xF) as usize).min(WIDTH)
     }
 
@@ -262,6 +261,41 @@ impl<K: Keys> Node<K> {
         self.high[1].store(high.words[1], Ordering::Release);
         self.high_rest.store(high.rest, Ordering::Release);
         self.next.store(next.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Release);
+    }
+
+    /// The slot of a leaf's key. Compares all first words without a branch, as Masstree does, and
+    /// searches only where that leaves a choice.
+    #[inline(always)]
+    pub fn find<D: Design>(&self, probe: &Probe<'_>) -> Option<usize> {
+        if D::INTEGERS {
+            let mut equal = 0u32;
+            for slot in 0..WIDTH {
+                equal |= u32::from(self.keys.first_word(slot) == probe.words[0]) << slot;
+            }
+            if equal == 0 {
+                return None;
+            }
+            let slot = equal.trailing_zeros() as usize;
+            let is_only = equal & (equal - 1) == 0;
+            if is_only && self.holds::<D>(slot) {
+                return self.keys.load(slot).compare::<D>(probe).is_eq().then_some(slot);
+            }
+        }
+        self.search::<D>(probe).ok().map(|(_, slot)| slot)
+    }
+
+    /// Whether a slot holds a key.
+    fn holds<D: Design>(&self, slot: usize) -> bool {
+        const ONES: u64 = 0x0111_1111_1111_1111;
+        let order = self.order.load(Ordering::Acquire);
+        let len = (order & 0xF) as usize;
+        if !self.is_permuted::<D>() {
+            return slot < len;
+        }
+        // The field that equals `slot` becomes zero, and borrowing finds the lowest such.
+        let differences = (order >> 4) ^ (slot as u64 * ONES);
+        let zeros = differences.wrapping_sub(ONES) & !differences & (ONES << 3);
+        (zeros.trailing_zeros() / 4) < len as u32
     }
 
     /// The index and slot of a key, or the index at which it would be.
@@ -324,7 +358,7 @@ impl<K: Keys> Node<K> {
     /// Inserts a key into a leaf that is locked and not full.
     pub fn insert_value<D: Design>(&self, index: usize, key: Stored, value: u64) {
         if !D::PERMUTED {
-            return self.insert_child::<D>(index, key, number(value));
+            return self.insert_child(index, key, number(value));
         }
         let order = match self.order.load(Ordering::Acquire) {
             0 => NO_KEYS,
@@ -343,9 +377,9 @@ impl<K: Keys> Node<K> {
     }
 
     /// Inserts a key where keys lie in order. The node is locked and not full.
-    pub fn insert_child<D: Design>(&self, index: usize, key: Stored, target: *mut ()) {
+    pub fn insert_child(&self, index: usize, key: Stored, target: *mut ()) {
         self.mark();
-        let len = self.len::<D>();
+        let len = self.len();
         for i in (index..len).rev() {
             self.set(i + 1, self.keys.load(i), self.targets[i].load(Ordering::Acquire));
         }
