@@ -10,6 +10,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let tree = masstree::Masstree::<Arc<usize>>::new();
     let numbers = masstree::Masstree::<u64>::new();
+    let columns = masstree::Masstree::<masstree::Columns>::new();
     let mut model = BTreeMap::new();
     let guard = masstree::pin();
     let mut rest = data;
@@ -22,10 +23,14 @@ fuzz_target!(|data: &[u8]| {
             let gone = tree.remove(key, &guard).map(|value| *value);
             assert_eq!(gone, model.remove(key));
             numbers.remove(key, &guard);
+            columns.remove(key, &guard);
         } else {
             let before = tree.put(key, Arc::new(step), &guard).map(|value| *value);
             assert_eq!(before, model.insert(key.to_vec(), step));
-            numbers.put(key, step as u64, &guard);
+            let seen = numbers.update(key, &guard, |_| Some(step as u64));
+            assert_eq!(seen.map(|n| n as usize), before);
+            let put = columns.put_columns(key, &[(step % 3, key)], &guard);
+            assert_eq!(put.column(step % 3), key);
         }
         let found = tree.multi_get(&[key, &key[..key.len() / 2]], &guard);
         assert_eq!(found[0].as_deref(), model.get(key));
@@ -36,6 +41,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(after.as_ref().map(|(k, v)| (k, &**v)), wanted);
         }
     }
+    assert_eq!(columns.len(), model.len());
     let mut found = Vec::new();
     tree.scan(Bound::Unbounded, &guard, |key, value| {
         found.push((key.to_vec(), **value));

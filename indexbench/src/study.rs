@@ -22,7 +22,8 @@ use crate::{
     life::{Clock, Work},
     reference::{self, Test},
 };
-use cases::{Case, Group, groups};
+pub use cases::Case;
+use cases::{Group, groups};
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]

@@ -51,13 +51,14 @@ pub struct Case {
     map: String,
     plan: Plan,
     huge_pages: bool,
+    /// How it lives.
     pub life: Life,
     /// Another program that plays it.
     #[serde(skip)]
-    pub program: Option<PathBuf>,
+    pub(super) program: Option<PathBuf>,
     /// The authors' program.
     #[serde(skip)]
-    pub authors: Option<PathBuf>,
+    pub(super) authors: Option<PathBuf>,
 }
 
 /// Lives that are lived in turn and compared.
@@ -70,7 +71,7 @@ pub struct Group {
 }
 
 impl Case {
-    pub fn test(&self) -> Option<Test> {
+    pub(super) fn test(&self) -> Option<Test> {
         match self.plan {
             Plan::Test(test) => Some(test),
             _ => None,
@@ -78,7 +79,7 @@ impl Case {
     }
 
     /// Lives it, and returns what is to be told.
-    pub fn play(&self) -> Result<Vec<(String, f64)>> {
+    pub(super) fn play(&self) -> Result<Vec<(String, f64)>> {
         if !self.huge_pages {
             rustix::thread::disable_transparent_huge_pages(true)
                 .context("the system does not let a process do without huge pages")?;
@@ -103,7 +104,10 @@ impl Case {
         }
     }
 
-    /// The same with a map of the caller's, which goes by the name of ours.
+    /// Lives it with a map of the caller's, whatever map it names, and returns what is to be told.
+    ///
+    /// # Errors
+    /// If the system does not tell how much memory is in use.
     pub fn play_with<I: Index>(&self) -> Result<Vec<(String, f64)>> {
         let index = I::new();
         if let Plan::Test(test) = self.plan {
