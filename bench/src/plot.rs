@@ -1,4 +1,5 @@
-//! Line and bar plots as SVG files. The figures that they show are always written beside them as JSON.
+//! Line and bar plots as SVG files. The figures that they show are always written beside them as
+//! JSON.
 
 use std::path::Path;
 

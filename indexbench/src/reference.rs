@@ -231,10 +231,15 @@ mod tests {
 
     #[test]
     fn what_the_authors_program_tells_is_added_up() {
-        let told = "1/1 rw1/m\n0: now getting\n\
-            0: {\"table\":\"mb\",\"test\":\"rw1\",\"puts_per_sec\":1324492.0,\"gets_per_sec\":1.5e6}\n\
-            1: {\"table\":\"mb\",\"test\":\"rw1\",\"puts_per_sec\":1324397.0,\"gets_per_sec\":1.4e6}\n\
-            EXPERIMENT x0\n";
+        let report = |thread: u64, puts: f64, gets: f64| {
+            format!(
+                "{thread}: {{\"table\":\"mb\",\"test\":\"rw1\",\"trial\":0,\"thread\":{thread},\
+                 \"puts_per_sec\":{puts},\"gets_per_sec\":{gets}}}\n"
+            )
+        };
+        let (first, second) = (report(0, 1_324_492.0, 1.5e6), report(1, 1_324_397.0, 1.4e6));
+        let told = format!("1/1 rw1/m\n0: now getting\n{first}{second}EXPERIMENT x0\n");
+        let told = &told[..];
         let rates = rates_told(told, Test::Rw1, 2).expect("well formed");
         assert_eq!(rates[0].0, "rw1 puts");
         assert!((rates[0].1 - 2.648_889).abs() < 1e-9 && (rates[1].1 - 2.9).abs() < 1e-9);

@@ -1,7 +1,8 @@
 //! Which operation comes next, on which key, with which value.
 //!
-//! One generator for every load: over the wire (`bench::load`) and in process ([`crate::life`]). It draws from a
-//! seeded generator, so that a run can be repeated, and allocates nothing per operation.
+//! One generator for every load: over the wire (`bench::load`) and in process ([`crate::life`]). It
+//! draws from a seeded generator, so that a run can be repeated, and allocates nothing per
+//! operation.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -199,7 +199,7 @@ mod tests {
                     model[*column] = bytes.clone();
                 }
                 prop_assert_eq!(value.version(), i as u64 + 1);
-                prop_assert_eq!(value.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(), model.clone());
+                prop_assert!(value.iter().eq(model.iter().map(|column| &column[..])));
                 prop_assert_eq!(value.column(9), b"");
             }
             prop_assert_eq!(Columns::new(value.version(), &model), value);

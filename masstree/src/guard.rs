@@ -30,8 +30,8 @@ pub fn pin() -> Guard {
 /// How many values, nodes and blocks of suffixes, of all trees of the process, are no longer in use
 /// and wait until no guard is left that could see them. Near, while threads are at work.
 ///
-/// Some thousands are usual. A number that keeps growing means that a guard stays: readers are never
-/// stopped and writers never wait, so it is memory that grows.
+/// Some thousands are usual. A number that keeps growing means that a guard stays: readers are
+/// never stopped and writers never wait, so it is memory that grows.
 pub fn waiting() -> usize {
     WAITING.sum()
 }
