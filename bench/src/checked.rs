@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
 
     fn move_on(&mut self) {
         self.connection = None;
-        // Any other one: were it always the next, all clients would gather at one that stands still.
+        // Any other one: were it always the next, all would gather at one that stands still.
         let count = self.shared.options.addresses.len();
         let further = self.rng.random_range(1..count.max(2));
         self.replica = (self.replica + further) % count;

@@ -1,4 +1,5 @@
-//! As many requests as may be outstanding, for a while ([Mu] 7.4); and the same bytes moved by hand.
+//! As many requests as may be outstanding, for a while ([Mu] 7.4); and the same bytes moved by
+//! hand.
 
 use std::collections::VecDeque;
 use std::time::Instant;
