@@ -27,8 +27,6 @@ pub(super) const REPLICAS: u8 = 3;
 /// A third region of each process, open: how many requests its client has seen acknowledged. It
 /// outlives the process, so that others can tell what must not be lost.
 const ACKNOWLEDGED: RegionId = RegionId(2);
-/// Turns without anything to execute after which a follower lets others run.
-const SPINS: u32 = 20;
 /// Words that an idle follower zeroes at a time, for grants to come.
 const SWEEP: usize = 1_024;
 const CLIENT: ClientId = ClientId { gateway: 9, incarnation: Incarnation(1) };
@@ -353,7 +351,8 @@ impl<S: StateMachine> Process<S> {
             self.turn();
             each(&mut self);
             idle = if self.host.executor().executed() == before { idle + 1 } else { 0 };
-            if idle > SPINS {
+            // Others, perhaps the other follower or an application, may need this core.
+            if idle > 0 {
                 self.endpoint.sweep(SWEEP);
                 std::thread::yield_now();
             }

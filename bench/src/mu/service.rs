@@ -141,3 +141,45 @@ pub(super) fn requests(service: Service, bytes: usize, batch: usize, count: u64)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smr::OpNumber;
+
+    const CONTEXT: Context = Context { position: OpNumber(1), index: 0, unix_ms: 0 };
+
+    #[test]
+    fn a_ledger_sees_what_is_missing_or_different() {
+        let ledger = |numbers: &[u64]| {
+            let mut ledger = Ledger::default();
+            numbers.iter().for_each(|&n| ledger.apply(CONTEXT, &numbered(n), &mut Vec::new()));
+            (ledger.taken, ledger.wrong)
+        };
+        assert_eq!(ledger(&[1, 2, 3]), (3, 0));
+        assert_eq!(ledger(&[1, 3]), (2, 1), "one is missing");
+        assert_eq!(ledger(&[1, 1, 2]), (3, 2), "one is there twice");
+        let mut damaged = Ledger::default();
+        damaged.apply(CONTEXT, &numbered(1)[1..], &mut Vec::new());
+        assert_eq!(damaged.wrong, 1);
+    }
+
+    #[test]
+    fn requests_make_sense_to_their_services() {
+        let mut store = kv::Store::default();
+        let mut source = requests(Service::Keys, 64, 2, 10);
+        let mut reply = Vec::new();
+        store.apply(CONTEXT, &source().expect("without end"), &mut reply);
+        assert_eq!(reply, b"+OK\r\n+OK\r\n");
+        let mut engine = orderbook::Engine::default();
+        let mut source = requests(Service::Orders, 64, 3, 10);
+        let mut count = 0;
+        while let Some(request) = source() {
+            assert!(request.len() <= 3 * COMMAND, "it fits");
+            engine.apply(CONTEXT, &request, &mut reply);
+            count += 1;
+        }
+        assert_eq!(count, 10);
+        assert!(engine.orders() > 0);
+    }
+}
