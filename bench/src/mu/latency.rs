@@ -16,6 +16,10 @@ use super::job::{Attachment, Latency, Outcome, Seat, Spread, Work, histogram};
 use super::process::{Process, monotonic, pin, preempted};
 use super::service::{Requests, requests};
 
+/// How often an application that has asked looks for the answer before it gives up its core: tens
+/// of microseconds.
+const SPINS: u32 = 2_000;
+
 /// What answers the application.
 enum Server<S: StateMachine> {
     Replicated(Box<Process<S>>),
@@ -139,10 +143,15 @@ fn handover<S: StateMachine + Send>(
             pin(core);
             let before = preempted();
             let times = measure(latency, source, |request| {
-                let Some(request) = request else { return std::thread::yield_now() };
+                let Some(request) = request else { return std::hint::spin_loop() };
                 ask.send(request).expect("the replica serves until the application ends");
+                let mut spins = 0;
                 while let Err(TryRecvError::Empty) = answered.try_recv() {
-                    std::thread::yield_now();
+                    // Who must wait for long lets the followers run that may share this core.
+                    spins += 1;
+                    if spins > SPINS {
+                        std::thread::yield_now();
+                    }
                 }
             });
             (times, preempted() - before)
