@@ -1,5 +1,4 @@
-//! As many requests as may be outstanding, for a while ([Mu] 7.4); and the same bytes moved by
-//! hand.
+//! As many requests as may be outstanding, for a while ([Mu] 7.4).
 
 use std::collections::VecDeque;
 use std::time::Instant;
