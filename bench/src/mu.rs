@@ -83,7 +83,8 @@ pub struct MuOptions {
     /// Fail-overs, of each kind and with each heartbeat
     #[arg(long, default_value_t = 1_000)]
     pub rounds: u64,
-    /// Periods of the failure detector, in microseconds; the first is every other part's
+    /// Periods of the failure detector, in microseconds; the first is every other part's. On a busy
+    /// machine a leader that gets no core for 14 of them is taken for failed: there, 5000 or more
     #[arg(long, value_delimiter = ',', default_value = "250", value_name = "MICROS")]
     pub heartbeats: Vec<u64>,
     /// Commands of 64 bytes per request

@@ -164,13 +164,13 @@ pub(super) fn print(points: &Points) {
 
 fn print_latencies(points: &[&LatencyPoint]) {
     println!(
-        "\n{:<48}{:>6}{:>8}{:>8}{:>8}{:>9}{:>11}{:>10}{:>8}",
+        "\n{:<48}{:>6}{:>10}{:>10}{:>10}{:>12}{:>12}{:>11}{:>9}",
         "latency, ns", "bytes", "p1", "p50", "p99", "p99.9", "max", "preempted", "deposed"
     );
     for point in points {
         let spread = &point.outcome.latency;
         println!(
-            "{:<48}{:>6}{:>8}{:>8}{:>8}{:>9}{:>11}{:>10}{:>8}",
+            "{:<48}{:>6}{:>10}{:>10}{:>10}{:>12}{:>12}{:>11}{:>9}",
             setting(point),
             point.what.bytes,
             spread.p1,
