@@ -66,7 +66,14 @@ const LAYERS: &[Layer] = &[
     layer(
         "bench",
         Rule::Only(&[
-            "resp", "lockstep-client", "smr", "fabric", "mu", "kv", "orderbook", "indexbench",
+            "resp",
+            "lockstep-client",
+            "smr",
+            "fabric",
+            "mu",
+            "kv",
+            "orderbook",
+            "indexbench",
         ]),
     ),
     layer("orderbook", Rule::Only(&["smr", "node"])),
