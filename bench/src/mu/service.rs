@@ -170,7 +170,7 @@ mod tests {
         let mut source = requests(Service::Keys, 64, 2, 10);
         let mut reply = Vec::new();
         store.apply(CONTEXT, &source().expect("without end"), &mut reply);
-        assert_eq!(reply, b"+OK\r\n+OK\r\n");
+        assert_eq!(reply, b"\x05\0\0\0+OK\r\n\x05\0\0\0+OK\r\n", "two, each behind its length");
         let mut engine = orderbook::Engine::default();
         let mut source = requests(Service::Orders, 64, 3, 10);
         let mut count = 0;
