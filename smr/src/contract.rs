@@ -3,8 +3,7 @@
 //!
 //! The common core is closed. What only one family of protocols needs (control of a sequencer's
 //! session, one-sided verbs) is that protocol's own [`Protocol::Event`] and [`Protocol::Effect`].
-//! Deliberately absent until a protocol needs it: execution on another thread (an `Executed` input)
-//! and a reply that is sent before commitment.
+//! Deliberately absent until a protocol needs it: execution on another thread (an `Executed` input).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,6 +13,7 @@ use crate::ids::{
     Durability, GroupId, Incarnation, Now, OpNumber, ReadNumber, ReplicaId, StoreNumber, View,
     Viewstamp,
 };
+use crate::lineage::Lineage;
 use crate::log::{Entry, Log};
 use crate::request::{Refusal, Request};
 
@@ -149,6 +149,9 @@ pub enum Output<M, F> {
     Flush,
     /// Execute the next entry, so that it can be undone.
     Execute(Arc<Entry>),
+    /// Answer the requests of this executed operation before it is committed: the client counts
+    /// who has it, and decides ([NOPaxos] 5.2.1).
+    Answer(OpNumber),
     /// Everything executed up to this number is acknowledged. The replies go to the clients if
     /// `reply`.
     Commit {
@@ -201,6 +204,10 @@ pub trait Protocol {
 
     /// Takes one input and appends what follows from it to `out`.
     fn step(&mut self, now: Now, input: InputOf<Self>, out: &mut Outputs<Self>);
+
+    /// Which operations the executor holds, told before [`Input::Start`] and
+    /// [`Input::StateInstalled`]: a checkpoint says no more than its position otherwise.
+    fn loaded(&mut self, _lineage: &Lineage) {}
 
     /// When `Timeout` is due, in [`Now::micros`].
     fn deadline(&self) -> Option<u64>;

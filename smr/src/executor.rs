@@ -2,8 +2,9 @@
 //!
 //! Invariants: `stable <= committed <= executed`. `applied` holds exactly the executed entries
 //! above `stable`, oldest first, so that any of them can be undone. A reply leaves only at or below
-//! `committed`, and a checkpoint holds nothing above `stable`. What lies between the two is
-//! tentative ([Mao] 4.2.1): acknowledged, and yet it may have to be undone.
+//! `committed` (or by [`Executor::answers`], for clients that count replies), and a checkpoint holds
+//! nothing above `stable`. What lies between the two is tentative ([Mao] 4.2.1): acknowledged, and
+//! yet it may have to be undone.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -16,6 +17,7 @@ use crate::ids::{ClientId, OpNumber, RequestNumber, View, Viewstamp};
 use crate::lineage::Lineage;
 use crate::log::{Content, Entry};
 use crate::machine::{BadCheckpoint, Context, ReadOutcome, StateMachine};
+use crate::request::{Refusal, Request};
 
 /// One executed request and how to take it back.
 #[derive(Debug)]
@@ -126,6 +128,11 @@ impl<S: StateMachine> Executor<S> {
         self.lineage.last_of(view, self.executed.op)
     }
 
+    /// Which operations have been executed.
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
     /// The group's time, in milliseconds since 1970.
     pub fn unix_ms(&self) -> u64 {
         self.unix_ms
@@ -179,6 +186,32 @@ impl<S: StateMachine> Executor<S> {
             if let Admission::Duplicate(Some((position, body))) = self.clients.admit(client, number)
             {
                 answer(Answer { client, number, position, body });
+            }
+        }
+    }
+
+    /// The answers to the requests of an executed operation that is not stable, at its own place:
+    /// also where an earlier operation executed them. An error for a request that was not executed,
+    /// since one of its client's before it was not, or the client has ended.
+    ///
+    /// # Panics
+    /// If it is stable, or has not been executed.
+    pub fn answers(&self, op: OpNumber, mut answer: impl FnMut(&Request, Result<Answer, Refusal>)) {
+        assert!(op > self.stable && op <= self.executed.op, "it can be undone");
+        let entry = &self.applied[self.undoable(op) - 1].entry;
+        let Content::Batch { requests, .. } = &entry.content else { return };
+        for request in requests {
+            let Request { client, number, .. } = *request;
+            match self.clients.admit(client, number) {
+                Admission::Duplicate(Some((_, body))) => {
+                    let position = entry.viewstamp;
+                    answer(request, Ok(Answer { client, number, position, body }));
+                }
+                Admission::Gap => answer(request, Err(Refusal::OutOfOrder)),
+                Admission::Retired => answer(request, Err(Refusal::Retired)),
+                // The client has said that it has its answer.
+                Admission::Duplicate(None) => {}
+                Admission::Fresh => unreachable!("it was executed"),
             }
         }
     }

@@ -118,6 +118,9 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
     /// Hands an input to the protocol and appends what the environment must do. What clients say
     /// comes through [`Host::client`].
     pub fn step(&mut self, now: Now, input: InputOf<P>, effects: &mut Effects<P>) {
+        if matches!(input, Input::Start(_) | Input::StateInstalled(Some(_))) {
+            self.protocol.loaded(self.executor.lineage());
+        }
         self.protocol.step(now, input, &mut self.outputs);
         self.interpret(now, effects);
     }
@@ -276,6 +279,7 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         for output in outputs.drain(..) {
             match output {
                 Output::Execute(entry) => self.executor.execute(entry),
+                Output::Answer(op) => self.answer_early(op, effects),
                 Output::Commit { through, reply } => self.commit(through, reply, effects),
                 Output::Stable(through) => self.stabilise(through, effects),
                 Output::Rollback(keep) => {
@@ -300,6 +304,20 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
             }
         }
         self.outputs = outputs;
+    }
+
+    fn answer_early(&mut self, op: OpNumber, effects: &mut Effects<P>) {
+        let (executor, protocol) = (&self.executor, &self.protocol);
+        let (view, durable) = (protocol.view(), protocol.durable());
+        executor.answers(op, |request, answer| {
+            let outcome = match answer {
+                Ok(Answer { position, body, .. }) => Outcome::Done { position, body },
+                Err(refusal) => Outcome::Refused(refusal),
+            };
+            let (client, number) = (request.client, request.number);
+            let reply = Reply { client, number, read: false, view, durable, outcome };
+            effects.push(Effect::Reply(reply));
+        });
     }
 
     fn commit(&mut self, through: OpNumber, reply: bool, effects: &mut Effects<P>) {

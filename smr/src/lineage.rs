@@ -24,6 +24,11 @@ impl Lineage {
         }
     }
 
+    /// The views, oldest first, each with its first operation.
+    pub fn views(&self) -> &[(View, OpNumber)] {
+        &self.views
+    }
+
     /// The log has lost everything above `keep`.
     pub fn truncate(&mut self, keep: OpNumber) {
         while self.views.last().is_some_and(|&(_, first)| first > keep) {
