@@ -48,6 +48,7 @@ const LAYERS: &[Layer] = &[
     no_std("smr", Rule::Only(&[])),
     no_std("vsr", Rule::Only(&["smr"])),
     no_std("mu", Rule::Only(&["smr", "fabric"])),
+    no_std("oum", Rule::Only(&["smr"])),
     layer("resp", Rule::Only(&[])),
     layer("memcached", Rule::Only(&[])),
     layer("kv", Rule::Only(&["smr", "masstree", "resp", "memcached"])),
