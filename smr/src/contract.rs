@@ -3,7 +3,8 @@
 //!
 //! The common core is closed. What only one family of protocols needs (control of a sequencer's
 //! session, one-sided verbs) is that protocol's own [`Protocol::Event`] and [`Protocol::Effect`].
-//! Deliberately absent until a protocol needs it: execution on another thread (an `Executed` input).
+//! Deliberately absent until a protocol needs it: execution on another thread (an `Executed`
+//! input).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

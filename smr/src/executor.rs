@@ -2,9 +2,9 @@
 //!
 //! Invariants: `stable <= committed <= executed`. `applied` holds exactly the executed entries
 //! above `stable`, oldest first, so that any of them can be undone. A reply leaves only at or below
-//! `committed` (or by [`Executor::answers`], for clients that count replies), and a checkpoint holds
-//! nothing above `stable`. What lies between the two is tentative ([Mao] 4.2.1): acknowledged, and
-//! yet it may have to be undone.
+//! `committed` (or by [`Executor::answers`], for clients that count replies), and a checkpoint
+//! holds nothing above `stable`. What lies between the two is tentative ([Mao] 4.2.1):
+//! acknowledged, and yet it may have to be undone.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -203,15 +203,17 @@ impl<S: StateMachine> Executor<S> {
         for request in requests {
             let Request { client, number, .. } = *request;
             match self.clients.admit(client, number) {
-                Admission::Duplicate(Some((_, body))) => {
+                Admission::Duplicate(Some((at, body))) if at.op <= op => {
                     let position = entry.viewstamp;
                     answer(request, Ok(Answer { client, number, position, body }));
                 }
-                Admission::Gap => answer(request, Err(Refusal::OutOfOrder)),
+                // It could not be executed here, whether or not a later operation has done it.
+                Admission::Duplicate(Some(_)) | Admission::Gap | Admission::Fresh => {
+                    answer(request, Err(Refusal::OutOfOrder));
+                }
                 Admission::Retired => answer(request, Err(Refusal::Retired)),
                 // The client has said that it has its answer.
                 Admission::Duplicate(None) => {}
-                Admission::Fresh => unreachable!("it was executed"),
             }
         }
     }
