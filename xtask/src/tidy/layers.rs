@@ -49,6 +49,7 @@ const LAYERS: &[Layer] = &[
     no_std("vsr", Rule::Only(&["smr"])),
     no_std("mu", Rule::Only(&["smr", "fabric"])),
     no_std("oum", Rule::Only(&["smr"])),
+    no_std("nopaxos", Rule::Only(&["smr", "oum"])),
     layer("resp", Rule::Only(&[])),
     layer("memcached", Rule::Only(&[])),
     layer("kv", Rule::Only(&["smr", "masstree", "resp", "memcached"])),

@@ -1,0 +1,35 @@
+//! Deliberate defects, each of which a checker must catch. Without the feature `planted-bugs` none
+//! can be chosen.
+
+/// A deliberate defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The client counts replies of former lives.
+    ClientCountsTheDead,
+    /// The client does without the leader's reply.
+    ClientForgetsTheLeader,
+    /// A restarted replica takes any START-VIEW for its recovery.
+    RecoverWithoutQuorum,
+    /// A leader passes a gap without waiting for f others.
+    NoOpWithoutQuorum,
+    /// Where one log has a NO-OP and another a request, the request wins.
+    MergePrefersRequests,
+    /// Logs of all views are merged, not those of the latest one alone.
+    MergeAnyView,
+    /// A replica replies to what it has beyond an open gap.
+    ReplyBeyondGap,
+    /// A synchronised replica keeps requests where the leader has a NO-OP.
+    SyncIgnoresNoOps,
+    /// What replaces a slot takes all slots after it along.
+    SpliceForgets,
+    /// A new session goes on at the old one's number.
+    SessionKeepsPosition,
+    /// A follower executes what it has replied to, synchronised or not.
+    ExecuteBeyondSync,
+    /// A view's number is adopted by comparing its leader number alone.
+    LeaderNumberAlone,
+    /// In `sync`, replies do not wait for the disk.
+    ReplyBeforeStored,
+    /// The vote for a view leaves before the view is on disk.
+    VoteBeforeStored,
+}

@@ -1,0 +1,135 @@
+//! What only this family of protocols has: ordered delivery, control of the receiver, and replies
+//! of every replica. And the bytes that clients and replicas exchange.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use oum::{Delivery, Session};
+use smr::codec::{Malformed, Reader, Writer};
+use smr::{Outcome, ReplicaId, Request};
+
+use crate::lives::Lives;
+
+/// What reaches a replica beside the messages of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// What the group's receiver delivers: a message's payload ([`Ordered`]), a drop notification,
+    /// the end of a session.
+    Delivery(Delivery),
+    /// A request that is too long for a datagram, sent by its client before its digest is ordered.
+    Body(Request),
+}
+
+/// What a replica wants beside the common outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Have the receiver deliver this session from this number on ([NOPaxos] figure 2).
+    Listen {
+        /// The session.
+        session: Session,
+        /// The number, from 1.
+        sequence: u64,
+    },
+    /// Send a reply to the client that it names.
+    Reply(Reply),
+}
+
+/// What is ordered of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The request.
+    Whole(Request),
+    /// Of a request that is too long for a datagram: all but its body, and the body's BLAKE3. A
+    /// replica that has not got the body treats the message as dropped.
+    Digest(Request, [u8; 32]),
+}
+
+/// The payload of an ordered message: a request, and the time at its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// Milliseconds since 1970 at the client. A sequencer in a switch has no clock; the group's
+    /// time is the highest that any executed request has brought.
+    pub unix_ms: u64,
+    /// What to execute.
+    pub content: Content,
+}
+
+impl Ordered {
+    /// The payload's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut out = Writer::new(out);
+        out.u64(self.unix_ms);
+        match &self.content {
+            Content::Whole(request) => {
+                out.u8(0);
+                request.encode(&mut out);
+            }
+            Content::Digest(request, digest) => {
+                out.u8(1);
+                request.encode(&mut out);
+                out.bytes(digest);
+            }
+        }
+    }
+
+    /// Reads a whole payload.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn decode(bytes: Bytes) -> Result<Ordered, Malformed> {
+        let mut from = Reader::new(bytes);
+        let (unix_ms, kind) = (from.u64()?, from.u8()?);
+        let request = Request::decode(&mut from)?;
+        let content = match kind {
+            0 => Content::Whole(request),
+            1 if request.body.is_empty() => {
+                let digest = from.bytes()?[..].try_into().map_err(|_| Malformed)?;
+                Content::Digest(request, digest)
+            }
+            _ => return Err(Malformed),
+        };
+        from.finish()?;
+        Ok(Ordered { unix_ms, content })
+    }
+}
+
+/// REPLY ([NOPaxos] 5.2.1), which every replica sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Who says so.
+    pub from: ReplicaId,
+    /// The lives that it knows, its own included.
+    pub lives: Lives,
+    /// View and slot; the result if `from` leads the view, nothing otherwise.
+    pub reply: smr::Reply,
+}
+
+impl Reply {
+    /// Whether this is the reply of its view's leader, which carries the result.
+    pub fn is_leaders(&self) -> bool {
+        self.reply.view.primary() == self.from
+    }
+
+    /// Appends the reply.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut writer = Writer::new(out);
+        writer.u8(self.from.0);
+        self.lives.encode(&mut writer);
+        self.reply.encode(out);
+    }
+
+    /// Reads a whole reply.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn decode(bytes: Bytes) -> Result<Reply, Malformed> {
+        let mut from = Reader::new(bytes.clone());
+        let (id, lives) = (ReplicaId(from.u8()?), Lives::decode(&mut from)?);
+        let read = bytes.len() - from.remaining();
+        let reply = smr::Reply::decode(bytes.slice(read..))?;
+        if id.0 >= lives.replicas() || matches!(reply.outcome, Outcome::MustLog) {
+            return Err(Malformed);
+        }
+        Ok(Reply { from: id, lives, reply })
+    }
+}

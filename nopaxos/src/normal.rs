@@ -1,0 +1,205 @@
+//! Normal operation ([NOPaxos] 5.2.1): what the sequencer orders is logged, executed by the leader
+//! at once, and replied to by everybody.
+
+use alloc::sync::Arc;
+use bytes::Bytes;
+
+use oum::Session;
+use smr::contract::Output;
+use smr::{Content, OpNumber, Outcome, Protocol, Viewstamp};
+
+use crate::bug::Bug;
+use crate::event::{Effect, Ordered};
+use crate::replica::{Out, Replica, Status};
+use crate::slots::Slot;
+
+impl Replica {
+    /// A message of the group.
+    pub(crate) fn on_ordered(&mut self, session: Session, sequence: u64, payload: Bytes) {
+        if session < self.view.session || self.status == Status::Recovering {
+            return;
+        }
+        let ordered = Ordered::decode(payload).ok().map(Arc::new);
+        if session == self.view.session && self.status == Status::Normal {
+            self.take(sequence, ordered.as_deref());
+        } else if let Some(ordered) = ordered {
+            self.hold(session, sequence, ordered);
+        }
+    }
+
+    fn hold(&mut self, session: Session, sequence: u64, ordered: Arc<Ordered>) {
+        if self.held.len() < self.config.limits.ahead {
+            self.held.insert((session, sequence), ordered);
+        } else {
+            self.tally.overflow += 1;
+        }
+    }
+
+    /// Every replica that reads a payload that is no request has a NO-OP there.
+    fn take(&mut self, sequence: u64, ordered: Option<&Ordered>) {
+        let Some(slot) = self.slot_of(sequence) else { return };
+        if slot <= self.log.last().op {
+            self.expected = self.expected.max(sequence.saturating_add(1));
+            return;
+        }
+        self.horizon = self.horizon.max(sequence.saturating_add(1));
+        self.expect(sequence);
+        if self.slot_mut(slot).is_none() {
+            self.tally.overflow += 1;
+            return; // as if it had been dropped
+        }
+        let entry = match ordered {
+            None => Some(self.no_op(slot)),
+            Some(ordered) => self
+                .whole_request(slot, ordered)
+                .map(|request| self.request_entry(slot, ordered.unix_ms, request)),
+        };
+        let Some(entry) = entry else {
+            return self.expect(sequence.saturating_add(1)); // its body was dropped
+        };
+        let known = self.slot_mut(slot).expect("there is room for it");
+        if matches!(known, Slot::Unknown | Slot::Missing) {
+            *known = Slot::Request(entry);
+            self.gaps.close(slot);
+        }
+        self.expected = self.expected.max(sequence.saturating_add(1));
+    }
+
+    /// The slot of a message of the view's session, unless it came before the view.
+    fn slot_of(&self, sequence: u64) -> Option<OpNumber> {
+        let (slot, first) = self.origin;
+        Some(OpNumber(slot.0.checked_add(sequence.checked_sub(first)?)?))
+    }
+
+    /// All messages before this one have come, or will not.
+    pub(crate) fn expect(&mut self, sequence: u64) {
+        for missing in self.expected..sequence {
+            let Some(slot) = self.slot_of(missing) else { continue };
+            if slot <= self.log.last().op {
+                continue;
+            }
+            let Some(known) = self.slot_mut(slot) else { return };
+            if matches!(known, Slot::Unknown) {
+                *known = Slot::Missing;
+                self.gaps.open(slot);
+                self.tally.missing += 1;
+            }
+            self.expected = missing + 1;
+        }
+    }
+
+    /// DROP-NOTIFICATION.
+    pub(crate) fn on_dropped(&mut self, session: Session, first: u64, last: u64) {
+        if session == self.view.session && self.status == Status::Normal && first <= last {
+            self.horizon = self.horizon.max(last.saturating_add(1));
+        }
+    }
+
+    /// Takes what came while the view had not started; tells the receiver where to go on.
+    pub(crate) fn begin_listening(&mut self, out: &mut Out) {
+        let session = self.view.session;
+        if session.0 == 0 {
+            self.held.clear();
+            return; // the first session ends this view
+        }
+        let next = self.next_sequence();
+        self.expected = match self.bug(Bug::SessionKeepsPosition) {
+            true => self.expected.max(next),
+            false => next,
+        };
+        self.horizon = self.expected;
+        self.origin = (self.log.last().op.next(), self.expected);
+        let held = core::mem::take(&mut self.held);
+        for ((of, sequence), ordered) in held {
+            if of == session && sequence >= self.origin.1 {
+                self.take(sequence, Some(&ordered));
+            } else if of > session {
+                self.hold(of, sequence, ordered);
+            }
+        }
+        let sequence = self.expected;
+        out.push(Output::Effect(Effect::Listen { session, sequence }));
+    }
+
+    /// Keeps for the next view what this one has received and may not pass on.
+    pub(crate) fn stop_listening(&mut self) {
+        let (slot, first) = self.origin;
+        let above = self.log.last().op.0 + 1;
+        let ahead = core::mem::take(&mut self.ahead);
+        for (index, known) in ahead.into_iter().enumerate() {
+            let Slot::Request(entry) = known else { continue };
+            let Content::Batch { unix_ms, requests } = &entry.content else { continue };
+            let Some(request) = requests.first() else { continue };
+            let content = crate::event::Content::Whole(request.clone());
+            let ordered = Ordered { unix_ms: *unix_ms, content };
+            let sequence = first + (above + index as u64 - slot.0);
+            self.hold(self.view.session, sequence, Arc::new(ordered));
+        }
+    }
+
+    /// The leader executes its log, a follower what is stable; both reply for what their durability
+    /// allows.
+    pub(crate) fn execute_and_answer(&mut self, out: &mut Out) {
+        if self.leads() {
+            self.execute(self.log.last().op, out);
+        }
+        let promised = self.promised();
+        while self.answered < promised {
+            self.answered = self.answered.next();
+            if self.answered <= self.sync_point {
+                continue;
+            }
+            if self.leads() {
+                out.push(Output::Answer(self.answered));
+            } else {
+                self.reply(self.answered, out);
+            }
+        }
+        if self.bug(Bug::ReplyBeyondGap) && !self.leads() {
+            self.reply_beyond_gap(out);
+        }
+        if self.bug(Bug::ExecuteBeyondSync) {
+            self.execute(self.answered, out);
+            let through = self.answered.max(self.sync_point);
+            out.push(Output::Commit { through, reply: false });
+            out.push(Output::Stable(through));
+        }
+    }
+
+    pub(crate) fn execute(&mut self, through: OpNumber, out: &mut Out) {
+        while self.executed < through {
+            self.executed = self.executed.next();
+            let entry = self.log.get(self.executed).expect("what is not executed is in the log");
+            out.push(Output::Execute(entry.clone()));
+        }
+    }
+
+    /// A follower's REPLY, without a result.
+    fn reply(&self, slot: OpNumber, out: &mut Out) {
+        let entry = self.log.get(slot).expect("it is above the sync-point");
+        self.reply_to(&entry.content, entry.viewstamp, out);
+    }
+
+    fn reply_to(&self, content: &Content, position: Viewstamp, out: &mut Out) {
+        let Content::Batch { requests, .. } = content else { return };
+        for request in requests {
+            let reply = smr::Reply {
+                client: request.client,
+                number: request.number,
+                read: false,
+                view: self.view(),
+                durable: self.durable(),
+                outcome: Outcome::Done { position, body: Bytes::new() },
+            };
+            out.push(Output::Effect(Effect::Reply(self.sign(reply))));
+        }
+    }
+
+    fn reply_beyond_gap(&self, out: &mut Out) {
+        for known in &self.ahead {
+            if let Slot::Request(entry) = known {
+                self.reply_to(&entry.content, entry.viewstamp, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Clients that write the register, and what they saw.
+
+use super::Plan;
+use bytes::Bytes;
+use nopaxos::{Client, Reply, Send};
+use smr::rng::Rng;
+use smr::{ClientId, Incarnation, Now, OpNumber, RequestNumber};
+
+/// One write as its client saw it.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub client: usize,
+    pub number: RequestNumber,
+    pub value: u64,
+    pub called: u64,
+    /// When it was done, in which slot, and what it found.
+    pub done: Option<(u64, OpNumber, u64)>,
+}
+
+struct One {
+    machine: Client,
+    next_at: u64,
+}
+
+pub struct Clients {
+    all: Vec<One>,
+    pub operations: Vec<Operation>,
+    rng: Rng,
+    window: usize,
+    think: u64,
+    stopped: bool,
+}
+
+impl Clients {
+    pub fn new(plan: &Plan, rng: Rng) -> Clients {
+        let one = |index: usize| {
+            let id = ClientId { gateway: 100 + index as u32, incarnation: Incarnation(1) };
+            #[allow(unused_mut)]
+            let mut machine = Client::new(id, plan.replicas, plan.client_retry, plan.datagram);
+            #[cfg(feature = "planted-bugs")]
+            machine.plant(plan.bug);
+            One { machine, next_at: 0 }
+        };
+        let all = (0..plan.clients).map(one).collect();
+        let (window, think) = (plan.client_window, plan.think);
+        Clients { all, operations: Vec::new(), rng, window, think, stopped: false }
+    }
+
+    pub fn machine(&self, index: usize) -> &Client {
+        &self.all[index].machine
+    }
+
+    /// Asks nothing new, but one write of every client that shows that the group works.
+    pub fn stop(&mut self, now: Now, sends: &mut Vec<Send>) {
+        self.stopped = true;
+        for index in 0..self.all.len() {
+            self.ask(now, index, sends);
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.all.iter().all(|one| one.machine.outstanding() == 0)
+    }
+
+    pub fn next_at(&self) -> Option<u64> {
+        let due = |one: &One| {
+            let asks = !self.stopped && one.machine.outstanding() < self.window;
+            let ask = asks.then_some(one.next_at);
+            ask.into_iter().chain(one.machine.deadline()).min()
+        };
+        self.all.iter().filter_map(due).min()
+    }
+
+    /// One client writes its next value.
+    pub fn ask(&mut self, now: Now, index: usize, sends: &mut Vec<Send>) {
+        let value = self.operations.len() as u64 + 1;
+        let mut sent = Vec::new();
+        let mut body = value.to_le_bytes().to_vec();
+        body.resize(8 + self.rng.below(40) as usize, 0);
+        let one = &mut self.all[index];
+        let Some(number) = one.machine.submit(now, body.into(), &mut sent) else { return };
+        let called = now.micros;
+        self.operations.push(Operation { client: index, number, value, called, done: None });
+        sends.append(&mut sent);
+    }
+
+    pub fn act(&mut self, now: Now) -> Vec<Send> {
+        let mut sends = Vec::new();
+        for index in 0..self.all.len() {
+            let one = &mut self.all[index];
+            let may_ask = !self.stopped && one.machine.outstanding() < self.window;
+            if may_ask && now.micros >= one.next_at {
+                one.next_at = now.micros + 1 + self.rng.below(2 * self.think);
+                self.ask(now, index, &mut sends);
+            }
+            let one = &mut self.all[index];
+            if one.machine.deadline().is_some_and(|at| at <= now.micros) {
+                let mut sent = Vec::new();
+                one.machine.timeout(now, &mut sent);
+                sends.append(&mut sent);
+            }
+        }
+        sends
+    }
+
+    pub fn on_reply(&mut self, now: Now, bytes: Bytes) {
+        let reply = Reply::decode(bytes).expect("what was encoded decodes");
+        let index = (reply.reply.client.gateway - 100) as usize;
+        let Some(finished) = self.all[index].machine.on_reply(now, reply) else { return };
+        let operation = self
+            .operations
+            .iter_mut()
+            .rev()
+            .find(|operation| (operation.client, operation.number) == (index, finished.number))
+            .expect("it was asked");
+        let found = u64::from_le_bytes(finished.body[..].try_into().unwrap_or_default());
+        assert!(operation.done.is_none(), "a request is done once");
+        operation.done = Some((now.micros, finished.position.op, found));
+        assert_eq!(finished.body.len(), 8, "the leader's answer carries the result");
+    }
+}

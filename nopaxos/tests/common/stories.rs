@@ -1,0 +1,57 @@
+//! Stories that more than one test tells.
+
+use smr::ReplicaId;
+
+use super::{Group, Plan};
+
+/// A group in its first session that has nothing to do.
+pub fn idle(plan: Plan) -> Group {
+    let mut group = Group::new(Plan { think: 1_000_000_000, ..plan }, 1);
+    group.write(0);
+    group.run(5_000, false);
+    assert!(group.clients.is_idle(), "the first write ends the view without a session");
+    group
+}
+
+impl Group {
+    /// One client writes, and nobody waits.
+    pub fn write(&mut self, client: usize) {
+        let mut payloads = Vec::new();
+        let now = self.clock();
+        self.clients.ask(now, client, &mut payloads);
+        payloads.into_iter().for_each(|send| self.client_sends(send));
+    }
+
+    /// The message of the present session that comes next.
+    pub fn next_message(&self) -> (u32, u64) {
+        let newest = self.sequencers.last().expect("there is one");
+        let (session, last) = newest.counter.session(super::GROUP).expect("it has begun");
+        (session.0, last + 1)
+    }
+
+    pub fn run_for(&mut self, micros: u64) {
+        self.run(self.now + micros, false);
+    }
+}
+
+/// Diskless recovery (Michael, Ports, Sharma, Szekeres, DISC 2017): replica 1 replies, crashes and
+/// forgets; the message comes to the leader only after 1 has recovered without it, and never to 2;
+/// then the leader dies. Whoever counts 1's reply has lost the request.
+pub fn reply_of_a_former_life(plan: Plan) -> Group {
+    let mut group = idle(plan);
+    let (session, next) = group.next_message();
+    group.late.insert((session, next, 0), 8_000);
+    group.lose.insert((session, next, 2));
+    group.mute.push(("GapReply", None, None));
+    group.write(1);
+    group.run_for(100);
+    let restart = group.now + 100;
+    group.kill(ReplicaId(1), restart);
+    // The client does not send again before the end.
+    group.run_for(9_000);
+    let dead = group.now + 40_000;
+    group.kill(ReplicaId(0), dead);
+    group.run_for(30_000);
+    group.settle();
+    group
+}

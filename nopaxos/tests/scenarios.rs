@@ -1,0 +1,310 @@
+//! Cases that the paper names, one by one and without other faults; and known errors of other
+//! implementations.
+
+mod common;
+
+use common::stories::{idle, reply_of_a_former_life};
+use common::{Group, Plan};
+use nopaxos::{Limits, Status};
+use oum::Session;
+use smr::{Durability, OpNumber, ReplicaId};
+
+const LEADER: ReplicaId = ReplicaId(0);
+
+/// A client that does not send again before a test is over.
+fn patient(replicas: u8) -> Plan {
+    Plan { client_retry: 60_000, ..Plan::calm(replicas) }
+}
+
+fn last(group: &Group, id: u8) -> u64 {
+    group.replica(ReplicaId(id)).log().last().op.0
+}
+
+fn sum(group: &Group, of: impl Fn(&nopaxos::Tally) -> u64) -> u64 {
+    group.ids().map(|id| of(&group.replica(id).tally())).sum()
+}
+
+#[test]
+fn a_request_takes_one_round_trip_and_no_message_between_replicas() {
+    let mut per_request = Vec::new();
+    for replicas in [3, 5, 7, 9] {
+        let plan = Plan { think: 20, ..Plan::calm(replicas) };
+        let mut group = Group::new(plan, 1);
+        group.run(10_000, false);
+        let (sent, done) = (group.sent, group.clients.operations.len());
+        group.run_for(100_000);
+        let done = group.clients.operations.len() - done;
+        let each = (group.sent - sent) as f64 / done as f64 / f64::from(replicas);
+        per_request.push(each);
+        assert_eq!(sum(&group, |tally| tally.no_ops), 0, "no number of a session is skipped");
+        let took = |one: &common::clients::Operation| one.done.map(|(at, ..)| at - one.called);
+        let slowest = group.clients.operations[100..].iter().filter_map(took).max();
+        assert!(slowest <= Some(3 * plan.delay + 1), "client, sequencer, replica, client");
+        group.settle();
+    }
+    // Only heartbeats: their number follows from time, not from the requests.
+    assert!(per_request.iter().all(|&each| each < 0.1), "{per_request:?}");
+}
+
+#[test]
+fn what_one_replica_misses_it_gets_from_another() {
+    for misses in [0, 1] {
+        let mut group = idle(patient(3));
+        let (session, next) = group.next_message();
+        group.lose.insert((session, next, misses));
+        group.write(0);
+        group.write(1);
+        group.run_for(400);
+        assert!(group.clients.is_idle(), "both are done: {:?}", group.statuses());
+        let tally = group.replica(ReplicaId(misses)).tally();
+        assert_eq!((tally.missing, tally.found, tally.no_ops), (1, 1, 0));
+        group.settle();
+    }
+}
+
+#[test]
+fn what_all_miss_becomes_a_no_op_and_the_client_sends_again() {
+    let mut group = idle(Plan { client_retry: 3_000, ..Plan::calm(3) });
+    let (session, next) = group.next_message();
+    group.lose.extend((0..3).map(|id| (session, next, id)));
+    group.write(0);
+    group.write(1);
+    group.run_for(1_000);
+    assert_eq!(sum(&group, |tally| tally.no_ops), 3, "one slot on three replicas");
+    assert!(!group.clients.is_idle());
+    group.run_for(5_000);
+    assert!(group.clients.is_idle());
+    group.settle();
+}
+
+#[test]
+fn a_body_that_one_replica_misses_it_gets_from_another() {
+    for misses in [0, 1] {
+        let mut group = idle(Plan { datagram: 0, ..patient(3) });
+        group.lose_bodies = Some(ReplicaId(misses));
+        group.write(0);
+        group.write(1);
+        group.run_for(400);
+        assert!(group.clients.is_idle(), "both are done: {:?}", group.statuses());
+        let tally = group.replica(ReplicaId(misses)).tally();
+        assert_eq!((tally.missing, tally.found, tally.no_ops), (2, 2, 0));
+        group.settle();
+    }
+}
+
+#[test]
+fn receiving_goes_on_beyond_a_gap_and_replies_do_not() {
+    let mut group = idle(Plan { client_window: 8, ..patient(3) });
+    let (session, next) = group.next_message();
+    group.lose.extend((0..3).map(|id| (session, next, id)));
+    group.mute.push(("GapCommitRep", None, None));
+    (0..6).for_each(|_| group.write(0));
+    let before = last(&group, 0);
+    group.run_for(1_000);
+    let (_, ahead, open) = group.replica(LEADER).waiting();
+    assert_eq!((last(&group, 0), ahead, open), (before, 6, 1), "one gap and what is behind it");
+    assert!(group.clients.operations.iter().rev().take(6).all(|one| one.done.is_none()));
+    group.mute.clear();
+    group.run_for(500);
+    assert_eq!(last(&group, 0), before + 6, "all at once");
+    group.settle();
+}
+
+#[test]
+fn a_no_op_overwrites_a_followers_request() {
+    let mut group = idle(patient(3));
+    let (session, next) = group.next_message();
+    group.lose.insert((session, next, 0));
+    group.mute.push(("GapReply", None, None));
+    group.write(0);
+    group.write(1);
+    group.run_for(1_000);
+    assert_eq!(sum(&group, |tally| tally.no_ops), 3, "the followers had it");
+    group.settle();
+}
+
+#[test]
+fn a_no_op_undoes_what_an_ousted_leader_executed() {
+    let mut group = idle(patient(3));
+    let (session, next) = group.next_message();
+    group.lose.extend((1..3).map(|id| (session, next, id)));
+    for other in [ReplicaId(1), ReplicaId(2)] {
+        group.cuts.push((LEADER, other, 40_000));
+        group.cuts.push((other, LEADER, 40_000));
+    }
+    group.write(0);
+    group.run_for(100);
+    let executed = group.host(LEADER).expect("it runs").executor().executed();
+    assert_eq!(executed.op.0, last(&group, 1) + 1, "the leader executes at once");
+    group.run(39_000, false);
+    assert_ne!(group.replica(ReplicaId(1)).view_id().leader_number, 0, "another one leads");
+    group.run(60_000, false);
+    assert!(group.replica(LEADER).tally().rolled_back > 0, "what it executed alone is undone");
+    group.settle();
+}
+
+#[test]
+fn leader_and_session_change_at_the_same_time() {
+    for seed in 0..20 {
+        let mut group = Group::new(Plan::calm(5), seed);
+        group.run(10_000 + 50 * seed, false);
+        group.pause(LEADER, group.now + 20_000);
+        group.run_for(3_300 + 10 * seed);
+        group.sequencers.last_mut().expect("there is one").alive = false;
+        group.new_sequencer();
+        group.run_for(10_000);
+        let view = group.replica(ReplicaId(1)).view_id();
+        assert_eq!((view.leader_number > 0, view.session), (true, Session(2)), "both went up");
+        group.settle();
+    }
+}
+
+#[test]
+fn a_session_ends_in_the_middle_of_gap_agreement() {
+    for muted in ["GapCommit", "GapCommitRep", "GapReply", "GapRequest"] {
+        let mut group = idle(Plan { client_retry: 4_000, client_window: 2, ..Plan::calm(3) });
+        let (session, next) = group.next_message();
+        group.lose.insert((session, next, 0));
+        group.lose.insert((session, next, 2));
+        group.mute.push((muted, None, None));
+        group.write(0);
+        group.write(1);
+        group.run_for(250);
+        group.sequencers.last_mut().expect("there is one").alive = false;
+        group.new_sequencer();
+        group.write(1);
+        group.run_for(20_000);
+        assert!(group.clients.is_idle(), "{muted}");
+        assert_eq!(group.replica(LEADER).view_id().session, Session(2));
+        group.settle();
+    }
+}
+
+#[test]
+fn a_reply_of_a_former_life_does_not_count() {
+    let group = reply_of_a_former_life(patient(3));
+    assert!(group.tally.views > 0);
+}
+
+#[test]
+fn a_deaf_replica_drags_nobody_along() {
+    let mut group = Group::new(Plan::calm(5), 1);
+    for other in (0..4).map(ReplicaId) {
+        group.cuts.push((other, ReplicaId(4), 100_000));
+    }
+    group.run(60_000, false);
+    for id in (0..4).map(ReplicaId) {
+        assert_eq!(group.replica(id).view_id().leader_number, 0, "a quorum hears the leader");
+    }
+    group.settle();
+}
+
+#[test]
+fn a_leader_that_gets_no_requests_is_replaced() {
+    let mut group = Group::new(Plan::calm(3), 1);
+    group.run(10_000, false);
+    group.machine(LEADER).deaf = true;
+    let done = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+    group.run_for(40_000);
+    assert_ne!(group.leader(), Some(LEADER), "it hears the others, but not the sequencer");
+    let now = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+    assert!(now > done + 20, "the group works without it");
+    group.settle();
+}
+
+#[test]
+fn a_view_starts_though_the_owner_of_its_log_dies() {
+    for seed in 0..30 {
+        let plan = Plan { limits: Limits::tiny(), think: 60, ..Plan::calm(5) };
+        let mut group = Group::new(plan, seed);
+        group.run(8_000, false);
+        // The next leader lags behind a checkpoint of the others, and they die as it asks them.
+        group.machine(ReplicaId(1)).deaf = true;
+        for other in [0, 2, 3, 4].map(ReplicaId) {
+            group.cuts.push((other, ReplicaId(1), group.now + 12_000));
+        }
+        group.run_for(12_000);
+        group.kill(LEADER, group.now + 60_000);
+        group.machine(ReplicaId(1)).deaf = false;
+        group.run_for(2_600 + 40 * seed);
+        group.kill(ReplicaId(2 + (seed % 3) as u8), group.now + 60_000);
+        group.run_for(30_000);
+        assert!(group.leader().is_some_and(|id| id != LEADER), "{:?}", group.statuses());
+        group.settle();
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_missing_after_a_crash_of_all() {
+    for seed in 0..20 {
+        let plan = Plan { durability: Durability::Sync, think: 50, ..Plan::calm(3) };
+        let mut group = Group::new(plan, seed);
+        group.run(10_000 + 37 * seed, false);
+        for id in group.ids() {
+            group.kill(id, group.now + 1_000);
+        }
+        group.run_for(40_000);
+        assert!(group.leader().is_some(), "it comes back by itself: {:?}", group.statuses());
+        group.settle();
+    }
+}
+
+#[test]
+fn a_lazy_group_comes_back_with_all_that_was_durable() {
+    for seed in 0..20 {
+        let plan = Plan { durability: Durability::Lazy, think: 50, disk: 300, ..Plan::calm(3) };
+        let mut group = Group::new(plan, seed);
+        group.run(10_000 + 37 * seed, false);
+        let durable = group.reference.stable();
+        assert!(durable > OpNumber(10), "disks follow");
+        for id in group.ids() {
+            group.kill(id, group.now + 1_000);
+        }
+        group.run_for(60_000);
+        assert!(group.leader().is_some(), "it comes back by itself: {:?}", group.statuses());
+        // That stable logs agree with what was stable before is checked at every step.
+        assert!(group.reference.stable() > durable, "{:?}", group.statuses());
+    }
+}
+
+#[test]
+fn a_memory_group_that_lost_its_state_says_so() {
+    let mut group = Group::new(Plan::calm(3), 1);
+    group.run(10_000, false);
+    for id in [1, 2].map(ReplicaId) {
+        group.kill(id, group.now + 100);
+    }
+    group.run_for(10_000);
+    let role = |id| group.host(id).map(|host| smr::Protocol::report(host.protocol()).role);
+    assert_eq!(role(ReplicaId(1)), Some(smr::Role::StateLost));
+    assert_eq!(group.replica(ReplicaId(2)).status(), Status::Recovering);
+    assert!(group.replica(LEADER).sync_point() > OpNumber(0), "what one replica has is not enough");
+}
+
+#[test]
+fn a_replica_far_behind_comes_back_by_a_checkpoint() {
+    let plan = Plan { limits: Limits::tiny(), think: 60, ..Plan::calm(3) };
+    let mut group = Group::new(plan, 3);
+    group.run(8_000, false);
+    group.kill(ReplicaId(2), group.now + 30_000);
+    group.run_for(60_000);
+    assert_eq!(group.replica(ReplicaId(2)).status(), Status::Normal);
+    let base = group.replica(ReplicaId(2)).log().base().op;
+    assert!(base > OpNumber(100), "its log begins at a checkpoint: {base:?}");
+    group.settle();
+}
+
+#[test]
+fn overtaken_messages_are_no_gaps_while_the_receiver_waits() {
+    let gaps = |patience: u64| {
+        let plan = Plan { patience, spread: 25, think: 20, datagram: 100, ..Plan::calm(3) };
+        let mut group = Group::new(plan, 1);
+        group.run(60_000, false);
+        group.settle();
+        let done = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+        (group.tally.missing, done)
+    };
+    let (hasty, patient) = (gaps(0), gaps(30));
+    assert!(hasty.0 > 50 && patient.0 == 0, "{hasty:?} {patient:?}");
+    assert!(patient.1 > hasty.1, "{hasty:?} {patient:?}");
+}
