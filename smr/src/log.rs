@@ -19,7 +19,8 @@ pub enum Content {
     /// The first entry of its view: agreement on how the view before ended (ELECTACCEPT, [Mao]
     /// 4.2.5).
     ViewStart,
-    /// Requests to execute (none: a NO-OP, [NOPaxos] 5.2.2), with the primary's wall clock, which decides expiry.
+    /// Requests to execute, with the primary's wall clock, which decides expiry. None: a NO-OP
+    /// ([NOPaxos] 5.2.2).
     Batch {
         /// Milliseconds since 1970 at the primary.
         unix_ms: u64,
