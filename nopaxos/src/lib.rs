@@ -37,7 +37,7 @@ pub use client::{Client, Finished, Send};
 pub use config::{Config, Limits, Timing};
 pub use event::{Content, Effect, Event, Ordered, Reply};
 pub use lives::Lives;
-pub use message::{Body, Message};
+pub use message::{Body, Message, Suffix};
 pub use replica::{Replica, Status, Tally};
 pub use view_id::ViewId;
 

@@ -148,6 +148,24 @@ fn decode_slots(from: &mut Reader) -> Result<Vec<OpNumber>, Malformed> {
     (0..from.count(8)?).map(|_| from.op()).collect()
 }
 
+fn encode_two(first: OpNumber, second: OpNumber, out: &mut Writer<'_>) {
+    out.u64(first.0);
+    out.u64(second.0);
+}
+
+fn encode_piece(position: Option<Viewstamp>, offset: u64, out: &mut Writer<'_>) {
+    out.u8(u8::from(position.is_some()));
+    out.viewstamp(position.unwrap_or_default());
+    out.u64(offset);
+}
+
+fn encode_chunk(chunk: &CheckpointChunk, out: &mut Writer<'_>) {
+    out.viewstamp(chunk.position);
+    out.u64(chunk.offset);
+    out.u64(chunk.total);
+    out.bytes(&chunk.bytes);
+}
+
 fn encode_entries(entries: &[Arc<Entry>], out: &mut Writer<'_>) {
     out.u32(entries.len() as u32);
     entries.iter().for_each(|entry| entry.encode(out));
@@ -190,13 +208,11 @@ impl Body {
             }
             Body::SyncReply { through, disk } => {
                 out.u8(2);
-                out.u64(through.0);
-                out.u64(disk.0);
+                encode_two(*through, *disk, out);
             }
             Body::SyncCommit { sync_point, durable } => {
                 out.u8(3);
-                out.u64(sync_point.0);
-                out.u64(durable.0);
+                encode_two(*sync_point, *durable, out);
             }
             Body::GapRequest { slots } => {
                 out.u8(4);
@@ -236,9 +252,7 @@ impl Body {
             Body::Fetch { after, position, offset } => {
                 out.u8(15);
                 out.u64(after.0);
-                out.u8(u8::from(position.is_some()));
-                out.viewstamp(position.unwrap_or_default());
-                out.u64(*offset);
+                encode_piece(*position, *offset, out);
             }
             Body::Stable(suffix) => {
                 out.u8(16);
@@ -246,10 +260,7 @@ impl Body {
             }
             Body::StateChunk(chunk) => {
                 out.u8(17);
-                out.viewstamp(chunk.position);
-                out.u64(chunk.offset);
-                out.u64(chunk.total);
-                out.bytes(&chunk.bytes);
+                encode_chunk(chunk, out);
             }
             Body::StateGone => out.u8(18),
         }

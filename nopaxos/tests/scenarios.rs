@@ -5,9 +5,9 @@ mod common;
 
 use common::stories::{idle, reply_of_a_former_life};
 use common::{Group, Plan};
-use nopaxos::{Limits, Status};
+use nopaxos::{Body, Limits, Lives, Message, Status, Suffix};
 use oum::Session;
-use smr::{Durability, OpNumber, ReplicaId};
+use smr::{Durability, Incarnation, Input, OpNumber, ReplicaId, Viewstamp};
 
 const LEADER: ReplicaId = ReplicaId(0);
 
@@ -140,6 +140,24 @@ fn a_no_op_undoes_what_an_ousted_leader_executed() {
     assert_ne!(group.replica(ReplicaId(1)).view_id().leader_number, 0, "another one leads");
     group.run(60_000, false);
     assert!(group.replica(LEADER).tally().rolled_back > 0, "what it executed alone is undone");
+    group.settle();
+}
+
+#[test]
+fn a_start_view_of_the_present_view_changes_nothing() {
+    let mut group = idle(Plan { client_window: 8, ..patient(3) });
+    let leader = group.replica(LEADER);
+    let (view, after) = (leader.view_id(), Viewstamp::default());
+    let entries: Vec<_> = leader.log().above(OpNumber(0)).take(1).cloned().collect();
+    let body = Body::StartView(Suffix { after, entries });
+    let message = Message { view, lives: Lives::new(3), body };
+    (0..5).for_each(|_| group.write(0));
+    group.run_for(35);
+    let before = (last(&group, 1), group.replica(ReplicaId(1)).waiting());
+    let incarnation = Incarnation(1);
+    group.step(ReplicaId(1), Input::Message { from: LEADER, incarnation, message });
+    assert_eq!((last(&group, 1), group.replica(ReplicaId(1)).waiting()), before);
+    assert_eq!(group.replica(ReplicaId(1)).tally().views, 1);
     group.settle();
 }
 
