@@ -6,7 +6,8 @@
 //! - [`load`] drives many clients in a closed loop.
 //!
 //! `docs/client.md` is the guide. The protocol is the client machine's ([`smr::client::Client`]):
-//! it finds the primary, sends again, and in `lazy` keeps what may have to be replayed ([Mao] 4.2.3).
+//! it finds the primary, sends again, and in `lazy` keeps what may have to be replayed
+//! ([Mao] 4.2.3).
 
 #![forbid(unsafe_code)]
 
