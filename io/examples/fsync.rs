@@ -79,7 +79,16 @@ fn log(dir: &Path, group: usize, body: usize) {
     let (group_id, replica, durability) = (GroupId(1), ReplicaId(0), Durability::Sync);
     let incarnation = Incarnation(0);
     let trust = Trust::New;
-    let format = Format { group: group_id, replica, replicas: 3, durability, trust, incarnation };
+    let ordered_by = smr::OrderedBy::Vsr;
+    let format = Format {
+        group: group_id,
+        replica,
+        replicas: 3,
+        durability,
+        ordered_by,
+        trust,
+        incarnation,
+    };
     Directory::create(&path, &format).expect("formatted");
     let mut opened = Directory::open(&path, Settings::default()).expect("opened");
     let request = Request {

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smr::{
-    CheckpointChunk, Durability, GroupId, Incarnation, Recovered, ReplicaId, Trust, Viewstamp,
+    CheckpointChunk, Durability, GroupId, Incarnation, OrderedBy, Recovered, ReplicaId, Trust,
+    Viewstamp,
 };
 
 use crate::checkpoint::{self, CheckpointFile, CheckpointReader, CheckpointWriter};
@@ -30,6 +31,8 @@ pub struct Format {
     pub replicas: u8,
     /// What its acknowledgements mean.
     pub durability: Durability,
+    /// How it orders requests.
+    pub ordered_by: OrderedBy,
     /// [`Trust::New`] for a group that is being created, [`Trust::Lost`] for a disk that takes the
     /// place of one in a group that exists.
     pub trust: Trust,
@@ -95,6 +98,7 @@ impl Directory {
             replica: format.replica,
             replicas: format.replicas,
             durability: format.durability,
+            ordered_by: format.ordered_by,
             incarnation: format.incarnation,
             lost: format.trust == Trust::Lost,
             first_segment: 0,

@@ -1,4 +1,4 @@
-//! The file `identity`, 40 bytes, little-endian.
+//! The file `identity`, 44 bytes, little-endian.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -7,23 +7,24 @@
 //! | 8 | 8 | group id |
 //! | 16 | 1 | replica id |
 //! | 17 | 1 | number of replicas |
-//! | 18 | 1 | durability: 0 memory, 1 sync |
+//! | 18 | 1 | durability: 0 memory, 1 sync, 2 lazy |
 //! | 19 | 1 | 1 if the disk may have lost something and the replica has not recovered |
 //! | 20 | 8 | incarnation; 0 before the first start |
 //! | 28 | 8 | the segment that the incarnation began with |
-//! | 36 | 4 | crc32c of the bytes before |
+//! | 36 | 4 | how the group orders requests: 0 vsr, 1 mu |
+//! | 40 | 4 | crc32c of the bytes before |
 
 use std::path::Path;
 
-use smr::{Durability, GroupId, Identity, Incarnation, MAX_REPLICAS, ReplicaId};
+use smr::{Durability, GroupId, Identity, Incarnation, MAX_REPLICAS, OrderedBy, ReplicaId};
 
 use crate::Error;
 use crate::folder::Folder;
 
 pub(crate) const FILE: &str = "identity";
 const MAGIC: [u8; 4] = *b"LSID";
-const VERSION: u32 = 1;
-const BYTES: usize = 40;
+const VERSION: u32 = 2;
+const BYTES: usize = 44;
 
 /// Who the replica is, as its disk says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct DiskIdentity {
     pub replicas: u8,
     /// What its group's acknowledgements mean.
     pub durability: Durability,
+    /// How its group orders requests: what is on the disk is that protocol's.
+    pub ordered_by: OrderedBy,
     /// Which of its lives this is, from 1.
     pub incarnation: Incarnation,
     /// Whether the replica must recover from the others, and has not recorded that it has.
@@ -60,6 +63,7 @@ impl DiskIdentity {
         bytes.push(u8::from(self.lost));
         bytes.extend_from_slice(&self.incarnation.0.to_le_bytes());
         bytes.extend_from_slice(&self.first_segment.to_le_bytes());
+        bytes.extend_from_slice(&(self.ordered_by as u32).to_le_bytes());
         let checksum = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         folder.replace(FILE, &bytes).map_err(|error| {
@@ -94,11 +98,14 @@ fn parse(bytes: &[u8], path: &Path) -> Result<DiskIdentity, Error> {
     if bytes.len() != BYTES {
         return Err(Error::damaged(path, bytes.len() as u64, "its length is wrong"));
     }
-    if crc32c::crc32c(&bytes[..36]) != u32_at(36) {
-        return Err(Error::damaged(path, 36, "its checksum is wrong"));
+    if crc32c::crc32c(&bytes[..40]) != u32_at(40) {
+        return Err(Error::damaged(path, 40, "its checksum is wrong"));
     }
     let Some(durability) = Durability::from_u8(bytes[18]) else {
         return Err(Error::damaged(path, 18, "the durability is unknown"));
+    };
+    let Some(ordered_by) = u8::try_from(u32_at(36)).ok().and_then(OrderedBy::from_u8) else {
+        return Err(Error::damaged(path, 36, "the order is unknown"));
     };
     if bytes[17] == 0 || bytes[17] > MAX_REPLICAS || bytes[16] >= bytes[17] {
         return Err(Error::damaged(path, 16, "the replica is not one of the group"));
@@ -108,6 +115,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<DiskIdentity, Error> {
         replica: ReplicaId(bytes[16]),
         replicas: bytes[17],
         durability,
+        ordered_by,
         incarnation: Incarnation(u64_at(20)),
         lost: bytes[19] != 0,
         first_segment: u64_at(28),
@@ -127,6 +135,7 @@ mod tests {
             replica: ReplicaId(1),
             replicas: 3,
             durability: Durability::Sync,
+            ordered_by: OrderedBy::Mu,
             incarnation: Incarnation(4),
             lost: true,
             first_segment: 9,
@@ -139,7 +148,7 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             parse(&bad, &path).expect_err("a flipped bit must not pass");
         }
-        parse(&good[..39], &path).expect_err("too short");
+        parse(&good[..43], &path).expect_err("too short");
         std::fs::remove_dir_all(&path).expect("removed");
     }
 }

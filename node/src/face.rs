@@ -6,9 +6,9 @@
 //! effects of all commands before it on its connection.
 
 use smr::{
-    Durability, GroupId, Identity, Now, OpNumber, ReplicaId, Report, StateMachine, Viewstamp,
+    Durability, GroupId, Identity, Now, OpNumber, OrderedBy, ReplicaId, Report, StateMachine,
+    Viewstamp,
 };
-use wire::OrderedBy;
 
 use crate::client::Answers;
 use crate::gateway::{Gateway, Lane};

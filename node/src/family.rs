@@ -4,8 +4,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use smr::{Now, Protocol, View};
-use wire::OrderedBy;
+use smr::{Now, OrderedBy, Protocol, View};
 
 use crate::event::Event;
 use crate::face::MemoryStatus;

@@ -218,9 +218,10 @@ mod tests {
     use std::net::TcpListener;
 
     use smr::{
-        ClientId, Durability, Incarnation, ReadRequest, ReplicaId, Request, RequestNumber, View,
+        ClientId, Durability, Incarnation, OrderedBy, ReadRequest, ReplicaId, Request,
+        RequestNumber, View,
     };
-    use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, OrderedBy, encode_frame};
+    use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, encode_frame};
 
     use super::*;
 

@@ -51,5 +51,6 @@ pub use face::{
 pub use node::Node;
 pub use options::{Birth, Options, Ordering, SharedMemory};
 pub use replica::Exit;
+pub use smr::OrderedBy;
 pub use start::holds_replica;
-pub use wire::{MAX_NATIVE_CLIENTS, OrderedBy};
+pub use wire::MAX_NATIVE_CLIENTS;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mu::Timing;
-use smr::{Durability, GroupId, ReplicaId};
+use smr::{Durability, GroupId, OrderedBy, ReplicaId};
 
 use crate::Error;
 use crate::disk::Emulation;
@@ -62,6 +62,16 @@ pub enum Ordering {
     /// Mu, through the shared memory of one machine: protection against the end of a process, not
     /// of the machine.
     Mu(SharedMemory),
+}
+
+impl Ordering {
+    /// Which it is.
+    pub fn by(&self) -> OrderedBy {
+        match self {
+            Ordering::Vsr { .. } => OrderedBy::Vsr,
+            Ordering::Mu(_) => OrderedBy::Mu,
+        }
+    }
 }
 
 impl Default for Ordering {

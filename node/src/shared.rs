@@ -12,8 +12,7 @@ use bytes::Bytes;
 use fabric::shm::{Acquaintance, Endpoint, Window};
 use fabric::{Fabric, RegionId};
 use mu::{Event as Own, Memory, Replica};
-use smr::{Now, OpNumber, Protocol, ReplicaId, Role, View};
-use wire::OrderedBy;
+use smr::{Now, OpNumber, OrderedBy, Protocol, ReplicaId, Role, View};
 
 use crate::event::Event;
 use crate::face::MemoryStatus;

@@ -8,10 +8,10 @@ use ::io::{Directory, Format, LogWriter, Opened};
 use smr::client::Retry;
 use smr::executor::Executor;
 use smr::{
-    ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, Protocol,
-    StateMachine, StoreNumber, Trust, View,
+    ClientId, Durability, GroupId, Host, Identity, Incarnation, Input, Now, OpNumber, OrderedBy,
+    Protocol, StateMachine, StoreNumber, Trust, View,
 };
-use wire::{Hello, OrderedBy};
+use wire::Hello;
 
 use crate::clock;
 use crate::disk::{Disk, Space};
@@ -240,6 +240,7 @@ fn format_if_new(options: &Options) -> Result<(), Error> {
         replica: options.replica,
         replicas: options.peers.len() as u8,
         durability: options.durability,
+        ordered_by: options.order.by(),
         trust,
         incarnation: Incarnation(lives),
     };
@@ -280,6 +281,11 @@ fn check(options: &Options, opened: &Opened) -> Result<(), Error> {
             found: found.replicas.to_string(),
             asked: options.peers.len().to_string(),
         });
+    }
+    let (order, asked) = (found.ordered_by, options.order.by());
+    if order != asked {
+        let (found, asked) = (order.name().to_owned(), asked.name().to_owned());
+        return Err(Error::Mismatch { what: "a group ordered by", found, asked });
     }
     if found.durability != options.durability {
         return Err(Error::durability(found.durability, options.durability));

@@ -110,7 +110,31 @@ pub struct Now {
     pub unix_ms: u64,
 }
 
-/// What an acknowledgement means (contracts: "What an acknowledgement means").
+/// How a group orders requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderedBy {
+    /// Viewstamped replication: messages over TCP.
+    Vsr = 0,
+    /// Mu: one-sided writes into shared memory.
+    Mu = 1,
+}
+
+impl OrderedBy {
+    /// The order with this number, as `as u8` gives it.
+    pub fn from_u8(number: u8) -> Option<OrderedBy> {
+        [OrderedBy::Vsr, OrderedBy::Mu].into_iter().find(|order| *order as u8 == number)
+    }
+
+    /// The word that operators use.
+    pub fn name(self) -> &'static str {
+        match self {
+            OrderedBy::Vsr => "vsr",
+            OrderedBy::Mu => "mu",
+        }
+    }
+}
+
+/// What an acknowledgement means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// In memory at a quorum. A crash of the whole group loses the state, and the group says so.

@@ -32,8 +32,8 @@ pub use contract::{
 pub use executor::Executor;
 pub use host::{Effect, Host};
 pub use ids::{
-    ClientId, Durability, GroupId, Incarnation, MAX_REPLICAS, Now, OpNumber, ReadNumber, ReplicaId,
-    RequestNumber, StoreNumber, View, Viewstamp,
+    ClientId, Durability, GroupId, Incarnation, MAX_REPLICAS, Now, OpNumber, OrderedBy, ReadNumber,
+    ReplicaId, RequestNumber, StoreNumber, View, Viewstamp,
 };
 pub use log::{Content, Entry, Log};
 pub use machine::{BadCheckpoint, Context, ReadOutcome, StateMachine};

@@ -9,7 +9,7 @@
 //!
 //! A replica answers each with its own hello.
 
-use smr::{ClientId, Durability, GroupId, Identity, Incarnation};
+use smr::{ClientId, Durability, GroupId, Identity, Incarnation, OrderedBy};
 
 use crate::frame::{Frame, Header, Kind, NO_REPLICA, encode_frame};
 
@@ -20,25 +20,6 @@ pub const FIRST_CLIENT: u32 = 1 << 16;
 
 /// The most native clients that a replica takes at a time.
 pub const MAX_NATIVE_CLIENTS: usize = 256;
-
-/// How a group orders requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderedBy {
-    /// Viewstamped replication: messages over TCP.
-    Vsr = 0,
-    /// Mu: one-sided writes into shared memory.
-    Mu = 1,
-}
-
-impl OrderedBy {
-    /// The word that operators use.
-    pub fn name(self) -> &'static str {
-        match self {
-            OrderedBy::Vsr => "vsr",
-            OrderedBy::Mu => "mu",
-        }
-    }
-}
 
 /// Who a replica says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,9 +67,7 @@ impl Hello {
             identity: Identity { group, replica: from, incarnation },
             replicas: *replicas,
             durability: Durability::from_u8(*durability)?,
-            order: [OrderedBy::Vsr, OrderedBy::Mu]
-                .into_iter()
-                .find(|known| *known as u8 == *order)?,
+            order: OrderedBy::from_u8(*order)?,
             longest_body: u32::from_le_bytes([*a, *b, *c, *d]),
             clients: String::from_utf8_lossy(clients).into_owned(),
         })

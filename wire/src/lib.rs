@@ -17,6 +17,6 @@ pub use error::Error;
 pub use frame::{
     Frame, HEADER_BYTES, Header, Kind, LONGEST_BODY, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,
 };
-pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello, MAX_NATIVE_CLIENTS, OrderedBy};
+pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello, MAX_NATIVE_CLIENTS};
 pub use outbox::Outbox;
 pub use reader::FrameReader;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use io::{Directory, Format, Opened, Settings, Syncing};
 use smr::{
-    ClientId, Content, Durability, Entry, GroupId, Incarnation, OpNumber, ReplicaId, Request,
-    RequestNumber, StoreBatch, StoreNumber, Trust, View, Viewstamp,
+    ClientId, Content, Durability, Entry, GroupId, Incarnation, OpNumber, OrderedBy, ReplicaId,
+    Request, RequestNumber, StoreBatch, StoreNumber, Trust, View, Viewstamp,
 };
 
 /// A directory that goes when it is dropped. It is in memory where that is possible: these tests
@@ -45,7 +45,8 @@ pub const SMALL: Settings = Settings { segment_bytes: 4096, syncing: Syncing::On
 
 pub fn format(durability: Durability, trust: Trust) -> Format {
     let (group, replica, incarnation) = (GroupId(77), ReplicaId(1), Incarnation(0));
-    Format { group, replica, replicas: 3, durability, trust, incarnation }
+    let ordered_by = OrderedBy::Vsr;
+    Format { group, replica, replicas: 3, durability, ordered_by, trust, incarnation }
 }
 
 pub fn create(path: &Path) {

@@ -115,7 +115,7 @@ impl Setting {
             status: Status {
                 identity,
                 replicas: 3,
-                ordered_by: wire::OrderedBy::Vsr,
+                ordered_by: smr::OrderedBy::Vsr,
                 view_number: 0,
                 memory: None,
                 report,
