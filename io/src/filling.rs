@@ -37,7 +37,7 @@ impl Filling {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
         let error_path = path.clone();
-        let run = move || fill(file, &path, length, syncing, &theirs);
+        let run = move || fill(&file, &path, length, syncing, &theirs);
         let thread = std::thread::Builder::new().name("filling".to_owned()).spawn(run);
         let thread = thread.map_err(|e| Error::os("start a thread for", &error_path, e))?;
         Ok(Filling { thread: Some(thread), stop })
@@ -69,8 +69,9 @@ impl Drop for Filling {
     }
 }
 
-fn fill(
-    file: File,
+/// Fills `file` from its beginning with `length` zeros, unless it is stopped.
+pub(crate) fn fill(
+    file: &File,
     path: &std::path::Path,
     length: u64,
     syncing: Syncing,
@@ -82,7 +83,7 @@ fn fill(
         let chunk = (length - written).min(CHUNK as u64);
         let buffer = zeros.buffer();
         buffer.resize(buffer.len() + chunk as usize, 0);
-        written = zeros.write(&file, written).map_err(|e| {
+        written = zeros.write(file, written).map_err(|e| {
             let error = Error::os("write", path, e);
             if !error.is_no_space() {
                 return error;
@@ -90,8 +91,8 @@ fn fill(
             Error::Full { path: path.to_owned(), needed: length }
         })?;
         if written.is_multiple_of(STEP) {
-            syncing.data(&file, path)?;
+            syncing.data(file, path)?;
         }
     }
-    syncing.data(&file, path)
+    syncing.data(file, path)
 }

@@ -6,11 +6,12 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::sync::atomic::AtomicBool;
 
 use smr::GroupId;
 
 use crate::Error;
-use crate::filling::Filling;
+use crate::filling::{self, Filling};
 use crate::folder::{Folder, Syncing};
 use crate::tail;
 
@@ -147,7 +148,11 @@ impl Segments {
             let length = (self.segment_bytes / FIRST_PART).next_multiple_of(BLOCK);
             if self.folder.free()? >= length {
                 self.allocate(&name, length)?;
-                return Ok((self.folder.open_past_cache(&name)?, length));
+                let file = self.folder.open_past_cache(&name)?;
+                // At once, while nobody is served yet: a few milliseconds.
+                let (path, stop) = (self.folder.path_of(&name), AtomicBool::new(false));
+                filling::fill(&file, &path, length, self.folder.syncing(), &stop)?;
+                return Ok((file, length));
             }
         }
         if bytes <= self.segment_bytes && self.spares.len() > usize::from(!reserve) {
