@@ -173,7 +173,8 @@ impl Process {
         let limits = Limits { slots: 512, slot_words: 40, ..Limits::default() };
         // Emulated machines stand still now and then.
         let (retry, stall) = (200_000, 3_000_000);
-        let timing = Timing { heartbeat: 100_000, retry, stall, patience: stall };
+        let timing =
+            Timing { heartbeat: 100_000, retry, stall, patience: stall, ..Timing::default() };
         let config = Config { limits, timing, ..Config::new(identity, 3) };
         let cards = list("FABRIC_CARDS").expect("cards");
         let options = verbs::Options {

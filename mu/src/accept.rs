@@ -9,12 +9,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use fabric::Place;
-use smr::contract::Output;
-use smr::{Content, Entry, MAX_REPLICAS, Now, OpNumber, ReplicaId, Request, Viewstamp};
+use smr::{Content, Durability, Entry, MAX_REPLICAS, Now, OpNumber, ReplicaId, Request, Viewstamp};
 
 use crate::attempt::{LeadState, Stage};
 use crate::event::{Memory, Operation, Purpose};
-use crate::layout::{self, BOARD, FIRST_UNDECIDED, HEAD, HEADER, Head, LOG, Slot};
+use crate::layout::{self, BOARD, DECIDED, DURABLE_POINT, FIRST_UNDECIDED, HEAD, HEADER};
+use crate::layout::{Head, LOG, Slot};
 use crate::replica::{Out, Replica};
 
 impl<M: Memory> Replica<M> {
@@ -30,7 +30,7 @@ impl<M: Memory> Replica<M> {
 
     /// Proposes what may be proposed.
     pub(crate) fn propose(&mut self, now: Now, out: &mut Out) {
-        loop {
+        while self.lead.state == LeadState::Leading {
             let last = self.recent.last();
             let outstanding = last.op.0 - self.executed.op.0;
             let first = last.op.next() == self.lead.start;
@@ -39,6 +39,9 @@ impl<M: Memory> Replica<M> {
             if is_full || !first && self.lead.pending.is_empty() {
                 self.lead.blocked_at = None;
                 return;
+            }
+            if self.disks_lag() && !first {
+                return; // memory stays bounded
             }
             if !self.may_reuse(last.op.next()) {
                 self.lead.blocked_at.get_or_insert(now.micros);
@@ -53,14 +56,21 @@ impl<M: Memory> Replica<M> {
             if outstanding == 0 {
                 self.lead.progress_at = now.micros;
             }
-            self.propose_next(last, content, out);
+            self.propose_next(now, last, content, out);
         }
     }
 
-    fn propose_next(&mut self, previous: Viewstamp, content: Content, out: &mut Out) {
+    /// Whether so much is not durable, here or anywhere, that more would only fill the memory.
+    pub(crate) fn disks_lag(&self) -> bool {
+        let most = u64::from(self.limits().kept / 2);
+        let lag = self.recent.last().op.0 - self.stable.op.0;
+        self.is_lazy() && (lag >= most || self.disk.backlog >= most)
+    }
+
+    fn propose_next(&mut self, now: Now, previous: Viewstamp, content: Content, out: &mut Out) {
         let viewstamp = Viewstamp::new(self.lead.number, previous.op.next());
         let commit = self.executed.op;
-        let durable = Viewstamp::default();
+        let durable = if self.is_durable() { self.stable } else { Viewstamp::default() };
         let entry = Entry { viewstamp, previous, commit, durable, content };
         let limits = *self.limits();
         let slot = Slot::new(&limits, self.lead.number, &entry, &mut self.lead.scratch);
@@ -68,7 +78,11 @@ impl<M: Memory> Replica<M> {
             self.write_slot(id, viewstamp.op, &slot, out);
         }
         self.recent.push(slot);
-        self.lead.proposed.push_back(Arc::new(entry));
+        let entry = Arc::new(entry);
+        self.lead.proposed.push_back(entry.clone());
+        if self.is_durable() {
+            self.hold(now, alloc::vec![entry], out);
+        }
     }
 
     /// As many requests as fit a slot.
@@ -130,6 +144,7 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn on_head(&mut self, now: Now, peer: ReplicaId, head: Head, out: &mut Out) {
         self.followers[peer.index()].watched = false;
         self.peers[peer.index()].head = head;
+        self.check_head(now, peer, head.head, out);
         if self.followers[peer.index()].stage == Stage::Feeding {
             self.feed(now, peer, head.head, out);
         }
@@ -165,9 +180,27 @@ impl<M: Memory> Replica<M> {
         follower.sent = sent;
         follower.stage = if is_all { Stage::Confirmed } else { Stage::Feeding };
         if !is_all && follower.informed < decided {
-            follower.informed = decided;
+            self.tell_decided(peer, decided, out);
+        }
+    }
+
+    /// Writes FUO. In `sync` and `lazy` it is bound to the leader's number: what another one called
+    /// decided may be another log's.
+    fn tell_decided(&mut self, peer: ReplicaId, decided: OpNumber, out: &mut Out) {
+        self.followers[peer.index()].informed = decided;
+        if self.is_durable() {
+            let words = layout::sealed(self.lead.number, DECIDED.into(), decided);
+            self.write_pair(peer, DECIDED, words, out);
+        } else {
             self.write_log(Purpose::Inform, peer, FIRST_UNDECIDED, decided.0 + 1, out);
         }
+    }
+
+    fn write_pair(&self, to: ReplicaId, offset: u32, words: [u64; 2], out: &mut Out) {
+        let under = self.followers[to.index()].grant;
+        let place = Place { process: to, region: LOG, offset };
+        let operation = Operation::Write { to: place, under, words, count: 2 };
+        self.post(Purpose::Inform, to, 0, operation, out);
     }
 
     /// Brings a follower up to date (Listing 4), as far as its ring reaches, and confirms it.
@@ -208,44 +241,90 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn on_accepted(&mut self, now: Now, peer: ReplicaId, op: OpNumber, out: &mut Out) {
         let follower = &mut self.followers[peer.index()];
         follower.acked = follower.acked.max(op);
-        let decided = self.quorum_value(|follower| follower.acked.0);
-        if decided <= self.executed.op.0 {
-            if peer == self.me {
-                self.publish(out);
-                self.propose(now, out);
-            }
-            return;
+        let before = self.executed.op;
+        self.advance(now, out);
+        if peer == self.me && self.executed.op == before {
+            self.publish(out);
         }
-        while self.executed.op.0 < decided {
-            let entry = self.lead.proposed.pop_front().expect("proposed and not decided");
-            self.execute(entry, out);
+        if peer == self.me || self.executed.op > before {
+            self.propose(now, out);
         }
-        let through = self.executed.op;
-        // Answers name this leader's view, of which nothing is decided before its first entry.
-        let reply = through >= self.lead.start;
-        out.push(Output::Commit { through, reply });
-        out.push(Output::Stable(through));
-        self.lead.progress_at = now.micros;
-        if through >= self.lead.start {
-            self.lead.failures = 0;
-        }
-        self.publish(out);
-        self.propose(now, out);
     }
 
-    /// What a majority of all replicas, all of them confirmed, has reached.
-    pub(crate) fn quorum_value(&self, value: impl Fn(&crate::attempt::Follower) -> u64) -> u64 {
-        let mut values = [0; MAX_REPLICAS as usize];
-        let values = &mut values[..self.followers.len()];
-        for (slot, follower) in values.iter_mut().zip(&self.followers) {
-            *slot = if follower.is_confirmed() { value(follower) } else { 0 };
+    /// Executes what is decided, and learns what is durable.
+    pub(crate) fn advance(&mut self, now: Now, out: &mut Out) {
+        if self.lead.state != LeadState::Leading {
+            return;
         }
-        values.sort_unstable_by(|a, b| b.cmp(a));
+        let decided = self.decidable();
+        if decided > self.executed.op.0 {
+            while self.executed.op.0 < decided {
+                let entry = self.lead.proposed.pop_front().expect("proposed and not decided");
+                self.execute(entry, out);
+            }
+            // Answers name this leader's view, of which nothing is decided before its first entry.
+            self.decide(self.executed.op >= self.lead.start, out);
+            self.lead.progress_at = now.micros;
+            if self.executed.op >= self.lead.start {
+                self.lead.failures = 0;
+                self.remember(out); // how the views before ended is final
+            }
+            self.publish(out);
+        }
+        if self.is_lazy() {
+            let durable = OpNumber(self.quorum_value(|id| self.durable_at(id)));
+            self.durable_known = self.durable_known.max(durable.min(self.executed.op));
+            self.settle(out);
+        }
+        self.members_settled(now, out);
+    }
+
+    /// How far the log is decided: written at a majority; and in `sync` on disk there. In `lazy` a
+    /// replica counts once the leader's first entry is on its disk: then its log is this leader's,
+    /// and how the views before ended is final.
+    fn decidable(&self) -> u64 {
         #[cfg(feature = "planted-bugs")]
-        if self.bug(crate::Bug::CommitAtMinority) {
-            return values[self.quorum().saturating_sub(2)];
+        if self.bug(crate::Bug::AckBeforeStored) {
+            return self.quorum_value(|id| self.acked(id));
         }
-        values[self.quorum() - 1]
+        match self.config.durability {
+            Durability::Memory => self.quorum_value(|id| self.acked(id)),
+            Durability::Sync => self.quorum_value(|id| self.acked(id).min(self.durable_at(id))),
+            Durability::Lazy => {
+                let held = |id| match self.durable_at(id) >= self.lead.start.0 {
+                    true => self.acked(id),
+                    false => 0,
+                };
+                self.quorum_value(held)
+            }
+        }
+    }
+
+    /// How far a replica has accepted this leader's slots, if it has promised to.
+    pub(crate) fn acked(&self, id: ReplicaId) -> u64 {
+        let follower = &self.followers[id.index()];
+        let counts = follower.is_confirmed() && self.has_promised(id);
+        if counts { follower.acked.0 } else { 0 }
+    }
+
+    /// What a majority has reached, of all whose majorities are needed.
+    pub(crate) fn quorum_value(&self, value: impl Fn(ReplicaId) -> u64) -> u64 {
+        let of = |members: &u16| {
+            let mut values = [0; MAX_REPLICAS as usize];
+            let mut count = 0;
+            for id in self.replicas().filter(|id| members & crate::members::bit(*id) != 0) {
+                values[count] = value(id);
+                count += 1;
+            }
+            let values = &mut values[..count];
+            values.sort_unstable_by(|a, b| b.cmp(a));
+            #[cfg(feature = "planted-bugs")]
+            if self.bug(crate::Bug::CommitAtMinority) {
+                return values[(count / 2).saturating_sub(1)];
+            }
+            values[count / 2]
+        };
+        self.lead.configs.iter().map(of).min().expect("of a leader")
     }
 
     /// Tells followers what is decided when no slot will soon (A.4.3), and leaves behind who holds
@@ -253,23 +332,36 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn inform(&mut self, now: Now, out: &mut Out) {
         let executed = self.executed.op;
         if self.recent.last().op == executed {
-            for id in self.replicas().filter(|&id| id != self.me) {
-                let follower = &mut self.followers[id.index()];
+            let me = self.me;
+            for id in self.replicas().filter(|&id| id != me) {
+                let follower = &self.followers[id.index()];
                 if follower.is_confirmed() && follower.informed < executed {
-                    follower.informed = executed;
-                    self.write_log(Purpose::Inform, id, FIRST_UNDECIDED, executed.0 + 1, out);
+                    self.tell_decided(id, executed, out);
                 }
+                self.tell_durable(id, out);
             }
         }
         let patience = self.config.timing.stall / 2;
-        let confirmed = self.followers.iter().filter(|follower| follower.is_confirmed()).count();
         let slowest = self.slowest().0;
+        let others = |id: &ReplicaId| *id != slowest && self.followers[id.index()].is_confirmed();
+        let others: Vec<ReplicaId> = self.replicas().filter(others).collect();
         if self.lead.blocked_at.is_some_and(|at| now.micros >= at + patience)
-            && confirmed > self.quorum()
+            && self.is_quorum(crate::members::set(&others))
             && slowest != self.me
         {
             self.drop_follower(now, slowest, 5, out);
             self.propose(now, out);
+        }
+    }
+
+    /// Tells a follower the durable point when no slot will soon.
+    fn tell_durable(&mut self, id: ReplicaId, out: &mut Out) {
+        let (lazy, durable) = (self.is_lazy(), self.stable.op);
+        let follower = &mut self.followers[id.index()];
+        if lazy && follower.is_confirmed() && follower.told_durable < durable {
+            follower.told_durable = durable;
+            let words = layout::sealed(self.lead.number, DURABLE_POINT.into(), durable);
+            self.write_pair(id, DURABLE_POINT, words, out);
         }
     }
 

@@ -13,10 +13,13 @@ use alloc::vec::Vec;
 
 use fabric::{GrantNumber, Place, Status as Ended};
 use smr::contract::Output;
-use smr::{Entry, Incarnation, Now, OpNumber, ReplicaId, Request, View};
+use smr::{Entry, Incarnation, Now, OpNumber, ReplicaId, Request, View, Viewstamp};
 
+use crate::disk::StoreChange;
 use crate::event::{Memory, Operation, Purpose, Ticket};
-use crate::layout::{self, BOARD, HEAD, Head, LIFE, LOG, MIN_PROPOSAL, Slot};
+use crate::layout::{self, BOARD, EXECUTED, FORGETFUL, HEAD, Head, LIFE, LOG, MIN_PROPOSAL, Slot};
+use crate::loss::Short;
+use crate::members;
 use crate::message::Message;
 use crate::permission::{request, seal};
 use crate::replica::{Out, Replica};
@@ -83,6 +86,16 @@ pub(crate) struct Follower {
     pub(crate) informed: OpNumber,
     /// The last round that it has confirmed.
     pub(crate) round: u64,
+    /// The view of the last operation that its board calls executed,
+    view: View,
+    /// and whether it may have forgotten what it acknowledged.
+    pub(crate) forgetful: bool,
+    /// Its promise to this number is on its disk.
+    pub(crate) promised: bool,
+    /// It has this leader's entries up to here on its disk.
+    pub(crate) durable: OpNumber,
+    /// The durable point as it was told.
+    pub(crate) told_durable: OpNumber,
 }
 
 impl Follower {
@@ -116,6 +129,13 @@ pub(crate) struct Lead {
     pub(crate) is_resigned: bool,
     /// for the so-manieth time.
     pub(crate) failures: u32,
+    /// The members before and after the change that this attempt makes.
+    pub(crate) change: Option<(u16, u16)>,
+    /// The members that the log of a majority named when it was read last.
+    pub(crate) hint: Option<u16>,
+    /// Whose majorities are needed.
+    pub(crate) configs: Vec<u16>,
+    pub(crate) short: Option<Short>,
     /// Permission requests made.
     asked: u32,
     pub(crate) scratch: Vec<u8>,
@@ -124,6 +144,7 @@ pub(crate) struct Lead {
 impl<M: Memory> Replica<M> {
     pub(crate) fn begin_attempt(&mut self, now: Now, out: &mut Out) {
         self.lead.state = LeadState::Gathering;
+        self.lead.configs = alloc::vec![self.members(), self.next_members()];
         self.ask_permissions(now, out);
     }
 
@@ -211,10 +232,14 @@ impl<M: Memory> Replica<M> {
             // The grant is in force: nobody else writes this log from here on.
             let from = Place { process: id, region: LOG, offset: MIN_PROPOSAL };
             self.post(Purpose::LogHead, id, 0, Operation::Read { from, words: 2 }, out);
-            let from = Place { process: id, region: BOARD, offset: 0 };
-            let words = layout::BOARD_HEAD;
-            self.post(Purpose::BoardHead, id, 0, Operation::Read { from, words }, out);
+            self.read_board(id, out);
         }
+    }
+
+    fn read_board(&self, peer: ReplicaId, out: &mut Out) {
+        let from = Place { process: peer, region: BOARD, offset: 0 };
+        let words = layout::BOARD_HEAD;
+        self.post(Purpose::BoardHead, peer, 0, Operation::Read { from, words }, out);
     }
 
     fn on_board(&mut self, now: Now, peer: ReplicaId, words: &[u64], out: &mut Out) {
@@ -227,10 +252,17 @@ impl<M: Memory> Replica<M> {
         if !self.meet(now, peer, Incarnation(words[LIFE as usize]), out) {
             return self.lose(now, peer, Ended::Gone, out);
         }
+        let view = View(words[EXECUTED as usize]);
+        let seal = Self::head_seal(view, words[HEAD as usize]);
+        if self.is_durable() && words[EXECUTED as usize + 1] != seal {
+            return self.read_board(peer, out); // of two moments
+        }
         let follower = &mut self.followers[peer.index()];
         if follower.lease == lease {
             let head = Head::unpack(words[HEAD as usize]);
             follower.board = Some(head);
+            follower.view = view;
+            follower.forgetful = words[FORGETFUL as usize] != 0;
             follower.decided = follower.decided.max(head.head);
             self.peers[peer.index()].head = head;
             self.on_heads(now, peer, out);
@@ -242,7 +274,8 @@ impl<M: Memory> Replica<M> {
         let (Some(min_proposal), Some(board)) = (follower.min_proposal, follower.board) else {
             return;
         };
-        if follower.decided > self.executed.op && board.base > self.executed.op {
+        let is_ahead = follower.decided > self.executed.op && !self.is_durable();
+        if is_ahead && board.base > self.executed.op {
             return self.fall_behind(now, peer, board.base, out);
         }
         if board.head < self.recent.base() {
@@ -251,7 +284,7 @@ impl<M: Memory> Replica<M> {
         self.followers[peer.index()].stage = Stage::Granted;
         match self.lead.state {
             LeadState::Following => unreachable!("its completions are of a former lease"),
-            LeadState::Gathering => self.try_number(out),
+            LeadState::Gathering => self.try_number(now, out),
             // Somebody else has been here with a higher number.
             _ if min_proposal > self.lead.number => self.abort(now, out),
             _ => self.promise(peer, out),
@@ -263,17 +296,20 @@ impl<M: Memory> Replica<M> {
     }
 
     /// Picks a number with a majority, this replica among it (Listing 2, prepare phase).
-    fn try_number(&mut self, out: &mut Out) {
+    fn try_number(&mut self, now: Now, out: &mut Out) {
         let granted: Vec<ReplicaId> = self.has(Stage::Granted).collect();
-        if granted.len() < self.quorum() || !granted.contains(&self.me) {
+        if !self.is_quorum(members::set(&granted)) || !granted.contains(&self.me) {
             return;
         }
         let seen = granted.iter().filter_map(|id| self.followers[id.index()].min_proposal).max();
         let above = seen.unwrap_or_default().max(self.view);
         let life = self.config.identity.incarnation.0;
-        self.view = layout::next_number(above, life, self.me);
+        self.view = layout::next_number(above, self.next_members(), life, self.me);
         self.lead.number = self.view;
         self.lead.state = LeadState::Preparing;
+        if self.is_durable() {
+            self.store_batch(now, StoreChange::default(), out);
+        }
         for id in granted {
             self.promise(id, out);
         }
@@ -335,13 +371,14 @@ impl<M: Memory> Replica<M> {
         follower.stage = Stage::Read;
         let end = follower.from.0 + follower.found.len() as u64;
         let (decided, base) = (follower.decided, follower.board.expect("read before").base);
-        if decided > self.executed.op && decided.0 > end {
+        if !self.is_durable() && decided > self.executed.op && decided.0 > end {
             // Its slots were used again since.
             return self.fall_behind(now, peer, base.max(self.executed.op.next()), out);
         }
         match self.lead.state {
             LeadState::Preparing => self.try_choose(now, out),
-            _ if decided > self.recent.last().op => self.abort(now, out),
+            // In `lazy` it may have been lost.
+            _ if decided > self.recent.last().op && !self.is_lazy() => self.abort(now, out),
             _ => {
                 self.confirm(now, peer, out);
                 self.propose(now, out);
@@ -350,27 +387,43 @@ impl<M: Memory> Replica<M> {
     }
 
     /// Chooses the values of all slots with a majority, and leads.
-    fn try_choose(&mut self, now: Now, out: &mut Out) {
-        let mut read: Vec<ReplicaId> = self.has(Stage::Read).collect();
-        if read.len() < self.quorum() || !read.contains(&self.me) {
+    pub(crate) fn try_choose(&mut self, now: Now, out: &mut Out) {
+        let promised = |id: &ReplicaId| self.has_promised(*id);
+        let all: Vec<ReplicaId> = self.has(Stage::Read).filter(promised).collect();
+        let is_known = |id: &&ReplicaId| !self.is_durable() || self.log_of(**id).is_some();
+        let read: Vec<ReplicaId> = all.iter().filter(is_known).copied().collect();
+        let set = members::set(&read);
+        self.lead.configs = alloc::vec![self.members()];
+        if !self.is_quorum(set) || !read.contains(&self.me) {
+            // Where it matters that a log cannot be read, another replica should lead.
+            let is_behind = self.is_quorum(members::set(&all));
+            let unknown = all.into_iter().find(|id| !read.contains(id));
+            if let Some(source) = unknown.filter(|_| is_behind) {
+                self.fall_behind(now, source, self.executed.op.next(), out);
+            }
             return;
         }
-        let confirmed = read.clone();
-        #[cfg(feature = "planted-bugs")]
-        if self.bug(crate::Bug::PrepareSkipped) {
-            read.retain(|&id| id == self.me);
+        let (chosen, decided) = match self.choose(&read) {
+            Ok(chosen) => chosen,
+            Err(newer) => {
+                self.abort(now, out);
+                return self.go_back(newer, out);
+            }
+        };
+        if !self.settle_members(&chosen, decided) {
+            return self.abort(now, out);
         }
-        read.sort_by_key(|id| self.followers[id.index()].decided);
-        self.catch_up(*read.last().expect("a majority"), out);
-        while let Some(slot) = self.adopted(&read) {
-            self.lead.proposed.push_back(Arc::new(slot.entry()));
-            self.recent.push(slot.renumbered(self.lead.number));
+        if !self.is_quorum(set) || !self.may_rest_on(now, &read) {
+            return; // others may come
         }
+        self.adopt(now, chosen, decided, out);
         self.lead.state = LeadState::Leading;
         self.followed = self.lead.number;
         self.lead.start = self.recent.last().op.next();
         self.lead.blocked_at = None;
+        self.lead.progress_at = now.micros;
         self.view_changed_at = now.micros;
+        let confirmed: Vec<ReplicaId> = self.has(Stage::Read).collect();
         for id in confirmed {
             if self.lead.state == LeadState::Leading {
                 self.confirm(now, id, out);
@@ -381,24 +434,52 @@ impl<M: Memory> Replica<M> {
         }
     }
 
-    /// Copies what is decided from the follower that is furthest (Listing 3).
-    fn catch_up(&mut self, furthest: ReplicaId, out: &mut Out) {
-        let decided = self.followers[furthest.index()].decided;
-        while self.executed.op < decided {
-            let op = self.executed.op.next();
-            let slot = self.followers[furthest.index()].at(op).expect("it was read").clone();
-            let entry = Arc::new(slot.entry());
-            self.recent.push(slot);
-            self.execute(entry, out);
+    /// The slots above what was executed, and how far they are decided; or the view of a log that
+    /// shows that this replica's is lost.
+    fn choose(&self, read: &[ReplicaId]) -> Result<(Vec<Slot>, OpNumber), View> {
+        #[cfg(feature = "planted-bugs")]
+        let only = [self.me];
+        #[cfg(feature = "planted-bugs")]
+        let read = if self.bug(crate::Bug::PrepareSkipped) { &only[..] } else { read };
+        if self.is_durable() { self.choose_log(read) } else { Ok(self.choose_values(read)) }
+    }
+
+    /// Executes what is decided of the chosen slots, and makes the others its own proposals.
+    fn adopt(&mut self, now: Now, chosen: Vec<Slot>, decided: OpNumber, out: &mut Out) {
+        let entries: Vec<Arc<Entry>> = chosen.iter().map(|slot| Arc::new(slot.entry())).collect();
+        if self.is_durable() {
+            self.hold(now, entries.clone(), out);
         }
-        let through = self.executed.op;
-        out.push(Output::Commit { through, reply: false });
-        out.push(Output::Stable(through));
+        for (slot, entry) in chosen.into_iter().zip(entries) {
+            if entry.viewstamp.op <= decided {
+                self.recent.push(slot);
+                self.execute(entry, out);
+            } else {
+                self.recent.push(slot.renumbered(self.lead.number));
+                self.lead.proposed.push_back(entry);
+            }
+        }
+        self.decide(false, out);
+    }
+
+    /// In `memory`: what the follower that is furthest has decided (Listing 3), and then slot by
+    /// slot the accepted value with the highest number.
+    fn choose_values(&self, read: &[ReplicaId]) -> (Vec<Slot>, OpNumber) {
+        let decided = |id: &&ReplicaId| self.followers[id.index()].decided;
+        let furthest = *read.iter().max_by_key(decided).expect("a majority");
+        let decided = self.followers[furthest.index()].decided.max(self.executed.op);
+        let slot = |op| self.followers[furthest.index()].at(OpNumber(op)).expect("it was read");
+        let mut chosen: Vec<Slot> =
+            (self.executed.op.0 + 1..=decided.0).map(|op| slot(op).clone()).collect();
+        loop {
+            let last = chosen.last().map_or(self.executed, Slot::viewstamp);
+            let Some(slot) = self.adopted(read, last) else { return (chosen, decided) };
+            chosen.push(slot);
+        }
     }
 
     /// The accepted value of the next slot with the highest number (Listing 2: adoption).
-    fn adopted(&self, read: &[ReplicaId]) -> Option<Slot> {
-        let last = self.recent.last();
+    fn adopted(&self, read: &[ReplicaId], last: Viewstamp) -> Option<Slot> {
         let found = read.iter().filter_map(|id| self.followers[id.index()].at(last.op.next()));
         let mut follows = found.filter(|slot| slot.previous() == last);
         #[cfg(feature = "planted-bugs")]
@@ -413,6 +494,51 @@ impl<M: Memory> Replica<M> {
         let highest = |best: &'_ Slot, slot: &'_ Slot| slot.number() > best.number();
         let best = follows.fold(first, |best, slot| if highest(best, slot) { slot } else { best });
         Some(best.clone())
+    }
+
+    /// In `sync` and `lazy`: the log that ends with the highest viewstamp. Numbers of slots are not
+    /// on disk; but nothing is decided before its leader's own first entry is on a majority's, so
+    /// that a log with a higher view holds all that was decided in lower ones.
+    fn choose_log(&self, read: &[ReplicaId]) -> Result<(Vec<Slot>, OpNumber), View> {
+        let logs = read.iter().filter_map(|&id| self.log_of(id));
+        let (tip, run) = logs.max_by_key(|(tip, run)| (*tip, run.len())).expect("a majority");
+        let executed = self.executed;
+        if tip <= executed {
+            return Ok((Vec::new(), executed.op));
+        }
+        let above = executed.op.next();
+        let follows = match run.first() {
+            None => false,
+            Some(first) if first.viewstamp().op == above => first.previous() == executed,
+            Some(_) => run.iter().any(|slot| slot.viewstamp() == executed),
+        };
+        if !follows {
+            return Err(tip.view);
+        }
+        let chosen: Vec<Slot> =
+            run.iter().filter(|slot| slot.viewstamp().op >= above).cloned().collect();
+        let claims = chosen.iter().map(Slot::decided).max().unwrap_or_default();
+        let end = chosen.last().map_or(executed.op, |slot| slot.viewstamp().op);
+        Ok((chosen, claims.min(end).max(executed.op)))
+    }
+
+    /// The end of a follower's log, and its slots that were read and are a part of it: they go on
+    /// from its log head, or lead to it. None if its end cannot be known: the slots below its head
+    /// that this replica lacks are not there any more, and what is above was not read.
+    fn log_of(&self, id: ReplicaId) -> Option<(Viewstamp, &[Slot])> {
+        let follower = &self.followers[id.index()];
+        let head = Viewstamp::new(follower.view, follower.board.expect("read before").head);
+        let found = &follower.found[..];
+        let breaks = found.windows(2).position(|pair| pair[1].previous() != pair[0].viewstamp());
+        let run = &found[..breaks.map_or(found.len(), |index| index + 1)];
+        if head.op > follower.from {
+            let leads_there = run.iter().any(|slot| slot.viewstamp() == head);
+            return run.last().filter(|_| leads_there).map(|last| (last.viewstamp(), run));
+        }
+        match (run.first(), run.last()) {
+            (Some(first), Some(last)) if first.previous() == head => Some((last.viewstamp(), run)),
+            _ => Some((head, &[])),
+        }
     }
 
     /// This replica cannot lead before it has fetched what a follower executed and no log holds.
@@ -447,8 +573,9 @@ impl<M: Memory> Replica<M> {
         let lease = follower.lease.wrapping_add(1);
         let retry_at = now.micros + waits * self.config.timing.retry;
         *follower = Follower { lease, retry_at, ..Follower::default() };
-        let confirmed = self.has(Stage::Confirmed).count();
-        let is_short = self.lead.state == LeadState::Leading && confirmed < self.quorum();
+        let confirmed: Vec<ReplicaId> = self.has(Stage::Confirmed).collect();
+        let is_short =
+            self.lead.state == LeadState::Leading && !self.is_quorum(members::set(&confirmed));
         if is_short || self.lead.state != LeadState::Following && peer == self.me {
             self.abort(now, out);
         }
@@ -480,6 +607,8 @@ impl<M: Memory> Replica<M> {
         }
         self.lead.pending.clear();
         self.lead.proposed.clear();
+        self.lead.configs.clear();
+        self.lead.change = None;
         self.rounds.clear();
         self.recent.truncate(self.executed.op);
         // The lower id goes first, should two fight.

@@ -1,6 +1,6 @@
 //! What a replica is told when it starts: who it is, and its times and limits.
 
-use smr::Identity;
+use smr::{Durability, Identity};
 
 /// Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,24 @@ pub struct Timing {
     /// How long such a replica leaves the lead to others at first; doubled, up to 64 times, for
     /// each further time that it gets nowhere.
     pub patience: u64,
+    /// In `sync` and `lazy`: as `stall`, for a leader or would-be leader that waits only for disks.
+    pub disk_stall: u64,
+    /// In `lazy`: how long a would-be leader looks for replicas that have not forgotten anything
+    /// before it makes do with any majority, and reports that acknowledged operations may be lost
+    /// (contracts: forgetful votes).
+    pub reluctance: u64,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
-        Timing { heartbeat: 50, retry: 2_000, stall: 20_000, patience: 100_000 }
+        Timing {
+            heartbeat: 50,
+            retry: 2_000,
+            stall: 20_000,
+            patience: 100_000,
+            disk_stall: 2_000_000,
+            reluctance: 1_000_000,
+        }
     }
 }
 
@@ -32,7 +45,8 @@ pub struct Limits {
     pub slots: u32,
     /// How many slots a replica keeps in memory beside, for those that lag behind should it lead:
     /// `slots` or more. A group that decides more than so many operations while a checkpoint
-    /// travels never takes a replica back.
+    /// travels never takes a replica back. In `lazy` a leader proposes nothing while half as many
+    /// operations are not durable.
     pub kept: u32,
     /// How many bytes they may have, but for the last `slots`.
     pub kept_bytes: usize,
@@ -46,6 +60,8 @@ pub struct Limits {
     pub batch: usize,
     /// How many slots of a follower a new leader reads at a time, from 1.
     pub read_slots: u32,
+    /// In `sync` and `lazy` a checkpoint is written after so many bytes of entries.
+    pub checkpoint_bytes: usize,
 }
 
 impl Default for Limits {
@@ -59,6 +75,7 @@ impl Default for Limits {
             outstanding: 8,
             batch: 128,
             read_slots: 64,
+            checkpoint_bytes: 64 << 20,
         }
     }
 }
@@ -74,6 +91,7 @@ impl Limits {
             outstanding: 4,
             batch: 3,
             read_slots: 5,
+            checkpoint_bytes: 4_000,
         }
     }
 
@@ -88,8 +106,13 @@ impl Limits {
 pub struct Config {
     /// Who it is. The incarnation is on disk before the replica starts.
     pub identity: Identity,
-    /// How many replicas the group has, 1 to [`smr::MAX_REPLICAS`].
+    /// How many replicas the fabric reaches, members or not, 1 to [`smr::MAX_REPLICAS`].
     pub replicas: u8,
+    /// The members that the group began with, a bit each; what the log says of later ones goes
+    /// before.
+    pub members: u16,
+    /// What an acknowledgement means.
+    pub durability: Durability,
     /// Times.
     pub timing: Timing,
     /// Limits.
@@ -100,11 +123,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// A configuration with the default times and limits.
+    /// A configuration in durability `memory`, all replicas members, with the default times and
+    /// limits.
     pub fn new(identity: Identity, replicas: u8) -> Config {
         Config {
             identity,
             replicas,
+            members: if replicas < 16 { (1 << replicas) - 1 } else { 0 },
+            durability: Durability::Memory,
             timing: Timing::default(),
             limits: Limits::default(),
             #[cfg(feature = "planted-bugs")]
@@ -118,6 +144,8 @@ impl Config {
         let Limits { slots, kept, slot_words, outstanding, batch, read_slots, .. } = self.limits;
         assert!((1..=smr::MAX_REPLICAS).contains(&self.replicas), "1 to 9 replicas");
         assert!(self.identity.replica.0 < self.replicas, "the replica is one of its group");
+        let reach = (1_u32 << self.replicas) - 1;
+        assert!(self.members > 0 && u32::from(self.members) & !reach == 0, "members are replicas");
         assert!((8..=1 << 20).contains(&slots), "8 to 2^20 slots");
         assert!(kept >= slots, "the ring is kept, at least");
         assert!((24..=1 << 20).contains(&slot_words), "24 to 2^20 words a slot");

@@ -3,12 +3,15 @@
 //! A replica's heartbeat says that it can lead: it stands still while the replica recovers, fetches
 //! a state, or has given up the lead because its replication plane got nowhere.
 
-use fabric::Place;
-use smr::{Incarnation, Now, ReplicaId};
+use alloc::vec::Vec;
 
-use crate::attempt::LeadState;
+use fabric::Place;
+use smr::{Incarnation, Now, ReplicaId, View};
+
+use crate::attempt::{LeadState, Stage};
 use crate::event::{Memory, Operation, Purpose};
 use crate::layout::{BOARD, HEARTBEAT, Head};
+use crate::members;
 use crate::replica::{Out, Replica};
 
 /// [Mu] 5.1: scores are 0 to 15, a replica whose score falls below 2 has failed, one whose score
@@ -20,9 +23,11 @@ const RECOVER: u8 = 6;
 const SEEN: u64 = RECOVER as u64 + 2;
 
 impl<M: Memory> Replica<M> {
-    /// The replica that this one takes for the leader: the lowest id among those that seem to live.
+    /// The replica that this one takes for the leader: the lowest id among the members that seem to
+    /// live.
     pub fn leader(&self) -> ReplicaId {
-        let lives = |id: &ReplicaId| *id != self.me && self.peers[id.index()].alive;
+        let lives =
+            |id: &ReplicaId| *id != self.me && self.peers[id.index()].alive && self.is_member(*id);
         let other = self.replicas().find(lives);
         match other {
             Some(other) if other < self.me || !self.can_lead() => other,
@@ -32,7 +37,10 @@ impl<M: Memory> Replica<M> {
 
     /// Whether this replica may stand, and so says by its heartbeat.
     pub(crate) fn can_lead(&self) -> bool {
-        self.recovery.is_none() && self.transfer.is_none() && !self.lead.is_resigned
+        self.recovery.is_none()
+            && self.transfer.is_none()
+            && !self.lead.is_resigned
+            && self.is_member(self.me)
     }
 
     pub(crate) fn tick(&mut self, now: Now, out: &mut Out) {
@@ -48,12 +56,17 @@ impl<M: Memory> Replica<M> {
             if !peer.reading {
                 peer.reading = true;
                 let from = Place { process: id, region: BOARD, offset: HEARTBEAT };
-                self.post(Purpose::Pulse, id, 0, Operation::Read { from, words: 3 }, out);
+                self.post(Purpose::Pulse, id, 0, Operation::Read { from, words: 4 }, out);
             }
         }
         self.elect(now, out);
+        self.note_promise(now, out);
+        self.collect_durable(now, out);
         if self.lead.state != LeadState::Following {
             self.ask_permissions(now, out);
+        }
+        if self.lead.state == LeadState::Preparing {
+            self.try_choose(now, out);
         }
         if self.lead.state == LeadState::Leading {
             self.inform(now, out);
@@ -62,6 +75,7 @@ impl<M: Memory> Replica<M> {
             self.round_tick(now, out);
         }
         self.recovery_tick(now, out);
+        self.forgetful_tick(now, out);
         self.transfer_tick(now, out);
         // The fabric's event may have come before the memory could be seen.
         self.serve_requests(out);
@@ -84,8 +98,10 @@ impl<M: Memory> Replica<M> {
         if !self.meet(now, from, Incarnation(words[2]), out) {
             return self.suspect(from);
         }
+        self.newest = self.newest.max(View(words[3]));
+        let head = Head::unpack(words[1]);
         let peer = &mut self.peers[from.index()];
-        peer.head = Head::unpack(words[1]);
+        peer.head = head;
         peer.stands = words[0] == peer.heartbeat;
         if peer.stands {
             peer.score = peer.score.saturating_sub(1);
@@ -95,6 +111,7 @@ impl<M: Memory> Replica<M> {
         peer.heartbeat = words[0];
         peer.alive = if peer.alive { peer.score >= FAIL } else { peer.score > RECOVER };
         self.elect(now, out);
+        self.check_head(now, from, head.head, out);
         if self.lead.state == LeadState::Leading {
             self.propose(now, out);
         }
@@ -138,6 +155,23 @@ impl<M: Memory> Replica<M> {
         self.lead.retry_at = self.lead.retry_at.max(seen_at);
     }
 
+    /// Whether the replication plane has done its part, and disks have not.
+    fn waits_for_disks(&self) -> bool {
+        let read = |id: &ReplicaId| self.followers[id.index()].stage == Stage::Read;
+        self.is_durable()
+            && match self.lead.state {
+                LeadState::Following | LeadState::Gathering => false,
+                LeadState::Preparing => {
+                    let read: Vec<ReplicaId> = self.replicas().filter(read).collect();
+                    self.is_quorum(members::set(&read))
+                }
+                LeadState::Leading => {
+                    let last = self.recent.last().op;
+                    last > self.executed.op && self.quorum_value(|id| self.acked(id)) >= last.0
+                }
+            }
+    }
+
     /// Fate sharing ([Mu] 5.1): who gets nowhere must not be taken for a leader that works.
     fn share_fate(&mut self, now: Now, out: &mut Out) {
         let timing = self.config.timing;
@@ -156,7 +190,10 @@ impl<M: Memory> Replica<M> {
         if is_idle {
             self.lead.progress_at = now.micros;
         }
-        if now.micros < self.lead.progress_at + timing.stall {
+        let stall = if self.waits_for_disks() { timing.disk_stall } else { timing.stall };
+        let since = now.micros.saturating_sub(timing.disk_stall);
+        let is_stuck = !is_idle && self.disk.stalled(since);
+        if now.micros < self.lead.progress_at + stall && !is_stuck {
             return;
         }
         self.abort(now, out);

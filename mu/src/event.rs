@@ -29,6 +29,30 @@ pub enum Event {
     /// The environment knows that this replica's process has ended or stands still: an answer to
     /// [`crate::Replica::doubted`]. It may be wrong.
     Halted(ReplicaId),
+    /// An operator wants a replica to be added or removed; dropped and counted unless
+    /// [`crate::Replica::may_change`].
+    Change(Change),
+}
+
+/// A change of membership, one replica at a time ([Mu] 5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This replica becomes a member.
+    Add(ReplicaId),
+    /// This replica is a member no more.
+    Remove(ReplicaId),
+}
+
+/// Why the membership cannot be changed here and now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// Another replica leads, or this one has just begun to: ask the leader.
+    NotLeading,
+    /// The members are so already, or nobody would be left, or there is no such replica.
+    Pointless,
+    /// The replica that is to be added does not hold what the group has decided yet: start it and
+    /// wait until it follows.
+    NotCaughtUp,
 }
 
 /// What a verb does; [`Verb`] with words of its own.
@@ -89,6 +113,13 @@ pub enum Effect {
         /// Its value.
         value: u64,
     },
+    /// Store words of the own log, before anybody was granted it: what the disk held.
+    Restore {
+        /// The first word.
+        offset: u32,
+        /// The words.
+        words: Vec<u64>,
+    },
 }
 
 impl Effect {
@@ -98,6 +129,10 @@ impl Effect {
             Effect::Store { offset, value } => {
                 let status = fabric.store(crate::layout::BOARD, *offset, &[*value]);
                 assert_eq!(status, fabric::Status::Ok, "an open region can be stored to");
+            }
+            Effect::Restore { offset, words } => {
+                let status = fabric.store(crate::layout::LOG, *offset, words);
+                assert_eq!(status, fabric::Status::Ok, "nobody else was granted the log yet");
             }
             Effect::Post(id, operation) => operation.post(*id, fabric),
         }
@@ -156,9 +191,11 @@ pub(crate) enum Purpose {
     Head,
     /// The own log's last holder loses it, for this requester.
     Revoke,
+    /// What is durable here, told to a leader.
+    Durable,
 }
 
-const PURPOSES: [Purpose; 14] = [
+const PURPOSES: [Purpose; 15] = [
     Purpose::Pulse,
     Purpose::Grant,
     Purpose::Ack,
@@ -173,6 +210,7 @@ const PURPOSES: [Purpose; 14] = [
     Purpose::Confirm,
     Purpose::Head,
     Purpose::Revoke,
+    Purpose::Durable,
 ];
 
 /// A verb's id, taken apart.

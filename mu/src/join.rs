@@ -12,6 +12,7 @@ use smr::contract::{Output, To};
 use smr::{Incarnation, Now, OpNumber, ReplicaId, View};
 
 use crate::event::Memory;
+use crate::members::{bit, is_majority};
 use crate::message::Message;
 use crate::replica::{Out, Replica};
 
@@ -34,13 +35,22 @@ pub(crate) struct Recovery {
     /// or it has said since the last time of asking that it lost its own memory, too.
     lost: u16,
     is_hopeless: bool,
+    /// The highest view that was executed anywhere, as far as is known: it names the members.
+    view: View,
     welcome: Option<Welcome>,
     retry_at: u64,
 }
 
 impl Recovery {
     pub(crate) fn new(now: Now) -> Recovery {
-        Recovery { known_by: 0, lost: 0, is_hopeless: false, welcome: None, retry_at: now.micros }
+        Recovery {
+            known_by: 0,
+            lost: 0,
+            is_hopeless: false,
+            view: View::default(),
+            welcome: None,
+            retry_at: now.micros,
+        }
     }
 
     /// The leader that brings this replica back.
@@ -69,10 +79,10 @@ impl<M: Memory> Replica<M> {
         }
         match message {
             Message::Join => {
-                let recovering = self.recovery.is_some();
-                self.send(from, Message::JoinOk { recovering }, out);
+                let (recovering, view) = (self.recovery.is_some(), self.executed.view);
+                self.send(from, Message::JoinOk { recovering, view }, out);
             }
-            Message::JoinOk { recovering } => self.on_join_ok(from, recovering),
+            Message::JoinOk { recovering, view } => self.on_join_ok(from, recovering, view),
             Message::Ask => {
                 if self.is_open() {
                     self.ask_round(now, from, out);
@@ -86,16 +96,20 @@ impl<M: Memory> Replica<M> {
             }
             Message::NeedState { above, source } => self.on_need_state(now, above, source, out),
             Message::FetchState { position, offset, above } => {
-                self.on_fetch_state(from, position, offset, above, out);
+                self.on_fetch_state(now, from, position, offset, above, out);
             }
             Message::StateChunk(chunk) => self.on_state_chunk(now, from, chunk, out),
             Message::StateGone => self.on_state_gone(from),
+            Message::Flush => out.push(Output::Flush),
+            Message::Recall => self.on_recall(from, out),
+            Message::Recalled { view, through } => self.on_recalled(view, through, out),
         }
     }
 
-    fn on_join_ok(&mut self, from: ReplicaId, is_recovering: bool) {
+    fn on_join_ok(&mut self, from: ReplicaId, is_recovering: bool, view: View) {
         let Some(recovery) = &mut self.recovery else { return };
-        let bit = 1 << from.0;
+        let bit = bit(from);
+        recovery.view = recovery.view.max(view);
         if is_recovering {
             recovery.lost |= bit;
             recovery.known_by &= !bit;
@@ -136,8 +150,10 @@ impl<M: Memory> Replica<M> {
     }
 
     pub(crate) fn recovery_tick(&mut self, now: Now, out: &mut Out) {
-        let (retry, quorum) = (self.config.timing.retry, self.quorum());
+        let retry = self.config.timing.retry;
         let busy = self.transfer.is_some();
+        let view = self.recovery.as_ref().map_or(self.executed.view, |recovery| recovery.view);
+        let members = self.named_by(view.max(self.executed.view));
         let Some(recovery) = &mut self.recovery else { return };
         if now.micros < recovery.retry_at {
             return;
@@ -146,10 +162,10 @@ impl<M: Memory> Replica<M> {
         if recovery.welcome.as_ref().is_some_and(|w| now.micros >= w.until) && !busy {
             recovery.welcome = None;
         }
-        let most = u32::from(self.config.replicas - 1) / 2;
-        recovery.is_hopeless = core::mem::take(&mut recovery.lost).count_ones() + 1 > most;
+        let lost = core::mem::take(&mut recovery.lost) | bit(self.me);
+        recovery.is_hopeless = !is_majority(members & !lost, members);
         if recovery.welcome.is_none() {
-            let is_known = recovery.known_by.count_ones() as usize >= quorum;
+            let is_known = is_majority(recovery.known_by, members);
             out.push(Output::Send(To::Others, Message::Join));
             if is_known {
                 out.push(Output::Send(To::Others, Message::Ask));

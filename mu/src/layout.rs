@@ -27,6 +27,10 @@ pub(crate) const MIN_PROPOSAL: u32 = 0;
 pub(crate) const FIRST_UNDECIDED: u32 = 1;
 /// Written by leaders to find out whether they still lead.
 pub(crate) const ROUND: u32 = 2;
+/// Two words: what the leader knows to be decided, see [`sealed`].
+pub(crate) const DECIDED: u32 = 4;
+/// Two words: the durable point, see [`sealed`].
+pub(crate) const DURABLE_POINT: u32 = 6;
 const SLOTS: u32 = 8;
 
 /// The board's first words, the owner's.
@@ -35,7 +39,11 @@ pub(crate) const HEARTBEAT: u32 = 0;
 pub(crate) const HEAD: u32 = 1;
 /// The owner's life.
 pub(crate) const LIFE: u32 = 2;
-/// By replica: its newest life that the owner knows. Words 3 to 6 are for durable positions.
+/// The view of the last operation executed, and a seal over it and the log head.
+pub(crate) const EXECUTED: u32 = 3;
+/// 1 if the owner may have forgotten what it acknowledged (durability `lazy`).
+pub(crate) const FORGETFUL: u32 = 5;
+/// By replica: its newest life that the owner knows.
 pub(crate) const KNOWN: u32 = 8;
 /// How many of the board's words a would-be leader reads.
 pub(crate) const BOARD_HEAD: u32 = 20;
@@ -43,7 +51,10 @@ pub(crate) const BOARD_HEAD: u32 = 20;
 pub(crate) const REQUESTS: u32 = 24;
 /// By owner of a log: the grant and the request that it answers, written by that owner.
 pub(crate) const ACKS: u32 = 40;
-const BOARD_WORDS: u32 = 64;
+/// By follower: two words, what is durable there, see [`sealed`]; written by that follower to the
+/// board of the leader whose number it has promised.
+const DURABLE: u32 = 64;
+const BOARD_WORDS: u32 = 88;
 
 /// Words of a slot before its entry: two cells, then these three.
 pub(crate) const HEADER: usize = 7;
@@ -99,8 +110,35 @@ pub(crate) fn ack_of(owner: ReplicaId) -> u32 {
     ACKS + 2 * u32::from(owner.0)
 }
 
+pub(crate) fn durable_of(follower: ReplicaId) -> u32 {
+    DURABLE + 2 * u32::from(follower.0)
+}
+
+/// Two words that tell an operation under a number: they may come apart, and none of another number
+/// counts. `who` is the life of the writer, or what else must be the same.
+pub(crate) fn sealed(number: View, who: u64, op: OpNumber) -> [u64; 2] {
+    [op.0, tag(number.0, mix(mix(K[1], who, K[0]), op.0, K[2]))]
+}
+
+/// What two words of [`sealed`] say, if they are whole and under this number.
+pub(crate) fn unsealed(words: [u64; 2], number: View, who: u64) -> Option<OpNumber> {
+    let op = OpNumber(words[0]);
+    (sealed(number, who, op) == words).then_some(op)
+}
+
 pub(crate) fn known_of(replica: ReplicaId) -> u32 {
     KNOWN + u32::from(replica.0)
+}
+
+/// Where an operation's slot is in a log: its first word, and how many it has. For checkers.
+pub fn slot_place(limits: &Limits, op: OpNumber) -> (u32, u32) {
+    (offset(limits, op), limits.slot_words)
+}
+
+/// The number and the value's viewstamp, if these words are a whole slot of this operation. For
+/// checkers.
+pub fn slot_in(limits: &Limits, op: OpNumber, words: &[u64]) -> Option<(View, Viewstamp)> {
+    Slot::parse(limits, op, words).map(|slot| (slot.number(), slot.viewstamp()))
 }
 
 /// How far a replica has executed, and from where on its log has what it executed: the slots of
@@ -126,10 +164,23 @@ impl Head {
     }
 }
 
+/// Bits of a number: round, members, its proposer's life and id.
+const ROUND_SHIFT: u32 = 33;
+const MEMBERS_SHIFT: u32 = 24;
+
 /// A number that nobody has used: above `above`, with its proposer's life and id in its low bits
-/// (errata: unique per process and per incarnation). It is the view, too.
-pub(crate) fn next_number(above: View, life: u64, me: ReplicaId) -> View {
-    View(((above.0 >> 24) + 1) << 24 | (life & 0xffff) << 8 | u64::from(me.0))
+/// (errata: unique per process and per incarnation). It is the view, too, and names the members of
+/// the group under it, a bit each.
+pub(crate) fn next_number(above: View, members: u16, life: u64, me: ReplicaId) -> View {
+    let members = u64::from(members) << MEMBERS_SHIFT;
+    let round = (above.0 >> ROUND_SHIFT) + 1;
+    View(round << ROUND_SHIFT | members | (life & 0xffff) << 8 | u64::from(me.0))
+}
+
+/// The members under a number; `initial` before the first one.
+pub(crate) fn members_of(view: View, initial: u16) -> u16 {
+    let members = (view.0 >> MEMBERS_SHIFT) as u16 & ((1 << smr::MAX_REPLICAS) - 1);
+    if members == 0 { initial } else { members }
 }
 
 const K: [u64; 4] =
@@ -363,10 +414,23 @@ mod tests {
 
     #[test]
     fn numbers_are_unique_and_grow() {
-        let first = next_number(View(0), 1, ReplicaId(0));
-        let other = next_number(View(0), 2, ReplicaId(0));
-        let third = next_number(other, 1, ReplicaId(2));
+        let first = next_number(View(0), 7, 1, ReplicaId(0));
+        let other = next_number(View(0), 7, 2, ReplicaId(0));
+        let third = next_number(other, 3, 1, ReplicaId(2));
         assert!(first < other && other < third && third.primary() == ReplicaId(2));
+        assert_eq!((members_of(third, 7), members_of(View(0), 7)), (3, 7));
+    }
+
+    #[test]
+    fn a_seal_holds_its_words_together() {
+        let words = sealed(View(9), 2, OpNumber(77));
+        assert_eq!(unsealed(words, View(9), 2), Some(OpNumber(77)));
+        assert_eq!(unsealed(words, View(8), 2), None, "of another number");
+        assert_eq!(unsealed(words, View(9), 1), None, "of another life");
+        assert_eq!(unsealed([78, words[1]], View(9), 2), None, "torn");
+        let former = sealed(View(9), 1, OpNumber(0));
+        assert_eq!(unsealed([3, former[1]], View(9), 2), None, "torn, and of another life");
+        assert_eq!(unsealed([0, 0], View(0), 0), None, "never written");
     }
 
     #[test]

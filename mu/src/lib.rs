@@ -1,14 +1,15 @@
 //! Mu ([Mu]): consensus by one-sided writes under exclusive permission, as a deterministic state
-//! machine over `fabric`'s words. Durability `memory`.
+//! machine over `fabric`'s words. Durabilities `memory`, `lazy` and `sync`.
 //!
 //! [`replica`] holds the state and the dispatch. Replication plane: `attempt` (4.1, from permission
 //! to adoption), `accept` (4.1, 4.2), `replay` (4.2), `layout`. Background plane: `detector` (5.1),
-//! `permission` (5.2). `rounds` (reads), `join` and `transfer` (rejoin). docs/protocols/mu.md.
+//! `permission` (5.2). `rounds` (reads), `join` and `transfer` (rejoin), `members` (5.4); `disk`,
+//! `restart` and `loss` (durability). docs/protocols/mu.md.
 //!
 //! Invariants: what a majority holds under one number is chosen by every later leader; a replica
-//! executes only what is decided, so nothing is ever rolled back; a replica that lost its memory
-//! grants nothing until it holds all that its former lives helped to decide.
-//! Deliberately absent: durabilities `lazy` and `sync`, change of membership (5.4).
+//! executes only what is decided, so only `lazy` ever rolls back, and only what the group has lost;
+//! a replica that lost its memory grants nothing until it holds all that its former lives helped to
+//! decide.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -18,20 +19,24 @@ mod accept;
 mod attempt;
 mod config;
 mod detector;
+mod disk;
 mod event;
 mod join;
 mod layout;
+mod loss;
+mod members;
 mod message;
 mod permission;
 mod recent;
 mod replay;
 pub mod replica;
+mod restart;
 mod rounds;
 mod transfer;
 
 pub use config::{Config, Limits, Timing};
-pub use event::{Effect, Event, Memory, Operation};
-pub use layout::{BOARD, LOG, geometry};
+pub use event::{Change, ChangeError, Effect, Event, Memory, Operation};
+pub use layout::{BOARD, LOG, geometry, slot_in, slot_place};
 pub use message::Message;
 pub use replica::{Replica, Status};
 
@@ -61,4 +66,20 @@ pub enum Bug {
     GrantWhileRecovering,
     /// Reads do not wait for a confirmation of leadership.
     ReadWithoutQuorum,
+    /// In `sync`, what a majority's memories hold is decided.
+    AckBeforeStored,
+    /// In `sync`, a leader counts itself before its own disk has answered.
+    CountSelfBeforeStored,
+    /// A follower tells its leader of entries that its disk has not stored.
+    DurableBeforeStored,
+    /// A follower tells its leader how long its log on disk is, whoever's entries are its end.
+    DurableUnderOldNumber,
+    /// A promise counts before it is on disk.
+    PromiseNotStored,
+    /// A replica that restarts opens its log without the slots that its disk held.
+    SlotsNotRestored,
+    /// In `lazy`, a replica that restarts is believed to remember everything.
+    ForgetfulUnmarked,
+    /// A change of membership needs a majority of the new members alone, as if it were decided.
+    OldMembersIgnored,
 }

@@ -15,6 +15,8 @@ pub enum Message {
     JoinOk {
         /// Whether the sender of this has lost its own memory, too.
         recovering: bool,
+        /// The view of the last operation that it has executed: it names the members.
+        view: View,
     },
     /// A majority has noted the sender's new life: how far must it go to hold what its former lives
     /// helped to decide?
@@ -50,6 +52,17 @@ pub enum Message {
     StateChunk(CheckpointChunk),
     /// That checkpoint is gone: start over.
     StateGone,
+    /// Somebody waits until what this leader has proposed is durable.
+    Flush,
+    /// The sender may have forgotten what it acknowledged (durability `lazy`): what must it hold?
+    Recall,
+    /// The answer of a leader, which counts no former life of the asker any more.
+    Recalled {
+        /// The leader's number,
+        view: View,
+        /// and the last operation of its log.
+        through: OpNumber,
+    },
 }
 
 impl Message {
@@ -58,9 +71,10 @@ impl Message {
         let mut out = Writer::new(out);
         match self {
             Message::Join => out.u8(0),
-            Message::JoinOk { recovering } => {
+            Message::JoinOk { recovering, view } => {
                 out.u8(1);
                 out.u8(u8::from(*recovering));
+                out.u64(view.0);
             }
             Message::Ask => out.u8(2),
             Message::Welcome { view, through, above, source } => {
@@ -90,6 +104,13 @@ impl Message {
                 out.bytes(&chunk.bytes);
             }
             Message::StateGone => out.u8(7),
+            Message::Flush => out.u8(8),
+            Message::Recall => out.u8(9),
+            Message::Recalled { view, through } => {
+                out.u8(10);
+                out.u64(view.0);
+                out.u64(through.0);
+            }
         }
     }
 
@@ -101,7 +122,7 @@ impl Message {
         let mut from = Reader::new(bytes);
         let message = match from.u8()? {
             0 => Message::Join,
-            1 => Message::JoinOk { recovering: from.u8()? == 1 },
+            1 => Message::JoinOk { recovering: from.u8()? == 1, view: from.view()? },
             2 => Message::Ask,
             3 => Message::Welcome {
                 view: from.view()?,
@@ -123,6 +144,9 @@ impl Message {
                 bytes: from.bytes()?,
             }),
             7 => Message::StateGone,
+            8 => Message::Flush,
+            9 => Message::Recall,
+            10 => Message::Recalled { view: from.view()?, through: from.op()? },
             _ => return Err(Malformed),
         };
         from.finish()?;
@@ -142,7 +166,7 @@ mod tests {
         let (through, above, source) = (OpNumber(5), OpNumber(4), ReplicaId(2));
         for message in [
             Message::Join,
-            Message::JoinOk { recovering: true },
+            Message::JoinOk { recovering: true, view: View(3) },
             Message::Ask,
             Message::Welcome { view: View(1), through, above, source },
             Message::NeedState { above, source },
@@ -150,6 +174,9 @@ mod tests {
             Message::FetchState { position: None, offset: 0, above },
             Message::StateChunk(chunk),
             Message::StateGone,
+            Message::Flush,
+            Message::Recall,
+            Message::Recalled { view: View(5), through },
         ] {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);

@@ -7,7 +7,7 @@ use fabric::GrantNumber;
 use smr::{MAX_REPLICAS, OpNumber, ReplicaId};
 
 use crate::event::{Memory, Operation, Purpose};
-use crate::layout::{self, BOARD, HEAD, LOG, REQUESTS, Slot};
+use crate::layout::{self, BOARD, LOG, REQUESTS, Slot};
 use crate::replica::{Out, Replica};
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl<M: Memory> Replica<M> {
         if self.published.base.0 < kept.start {
             // Nobody who has executed less may look here for what is decided.
             self.published.base = OpNumber(kept.start);
-            self.store(HEAD, self.published.pack(), out);
+            self.publish(out);
         }
         let keep = layout::words_of(self.limits(), kept);
         self.post(Purpose::Grant, to, 0, Operation::Grant { to, keep }, out);
@@ -79,7 +79,8 @@ impl<M: Memory> Replica<M> {
         let mut last = self.executed.op;
         let mut header = [0; layout::HEADER];
         let slots = u64::from(self.limits().slots);
-        while last.0 - lowest.0 < slots {
+        // However far back others are: what is above counts.
+        while last.0 - self.executed.op.0 < slots {
             let next = last.next();
             self.memory.load(LOG, layout::offset(self.limits(), next), &mut header);
             if Slot::extent(self.limits(), next, &header).is_none() {
@@ -91,13 +92,17 @@ impl<M: Memory> Replica<M> {
         lowest.0.max(last.0.saturating_sub(slots))..last.0
     }
 
-    /// A replica that lost its memory grants to the leader that brings it back alone.
+    /// A replica that was removed is granted nothing. One that lost its memory grants to the leader
+    /// that brings it back alone.
     fn may_grant(&self, to: ReplicaId) -> bool {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::GrantWhileRecovering) {
             return true;
         }
-        self.recovery.as_ref().is_none_or(|recovery| recovery.leader() == Some(to))
+        match &self.recovery {
+            Some(recovery) => recovery.leader() == Some(to),
+            None => self.is_member(to) || !self.is_member(self.me),
+        }
     }
 
     /// The switch is done, or was refused: then the requester asks again.

@@ -41,6 +41,14 @@ impl Recent {
         self.slots.get(usize::try_from(op.0.checked_sub(self.base.op.0 + 1)?).ok()?)
     }
 
+    /// An operation's identity; the base's counts.
+    pub(crate) fn viewstamp_at(&self, op: OpNumber) -> Option<Viewstamp> {
+        if op == self.base.op {
+            return Some(self.base);
+        }
+        self.get(op).map(Slot::viewstamp)
+    }
+
     /// # Panics
     /// If the slot does not follow the last one.
     pub(crate) fn push(&mut self, slot: Slot) {

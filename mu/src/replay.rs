@@ -7,11 +7,12 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use smr::contract::Output;
-use smr::{OpNumber, View};
+use smr::{Now, OpNumber, View};
 
 use crate::event::Memory;
-use crate::layout::{self, HEADER, LOG, MIN_PROPOSAL, Slot};
+use crate::layout::{
+    self, DECIDED, DURABLE_POINT, FIRST_UNDECIDED, HEADER, LOG, MIN_PROPOSAL, Slot,
+};
 use crate::replica::{Out, Replica};
 
 #[derive(Debug, Default)]
@@ -19,9 +20,9 @@ pub(crate) struct Replay {
     /// What was last seen there: another leader writes, if it changes.
     pub(crate) min_proposal: View,
     /// Whole slots above what was executed. A later leader may change those that are not decided.
-    seen: VecDeque<Slot>,
+    pub(crate) seen: VecDeque<Slot>,
     /// Everything up to here is decided.
-    decided: OpNumber,
+    pub(crate) decided: OpNumber,
 }
 
 impl Replay {
@@ -39,35 +40,113 @@ impl Replay {
 }
 
 impl<M: Memory> Replica<M> {
-    pub(crate) fn replay(&mut self, out: &mut Out) {
+    pub(crate) fn replay(&mut self, now: Now, out: &mut Out) {
         if self.installing() {
             return;
         }
-        let mut head = [0; 2];
+        let mut head = [0; 8];
         self.memory.load(LOG, MIN_PROPOSAL, &mut head);
         if View(head[0]) != self.replay.min_proposal {
             self.replay.forget(self.executed.op);
             self.replay.min_proposal = View(head[0]);
             self.view = self.view.max(View(head[0]));
             self.followed = View(head[0]);
+            if self.is_durable() {
+                self.replay.decided = self.executed.op;
+            }
         }
-        self.replay.decided = self.replay.decided.max(OpNumber(head[1].saturating_sub(1)));
-        let most = self.limits().slots as usize;
+        if !self.is_durable() {
+            let fuo = head[FIRST_UNDECIDED as usize];
+            self.replay.decided = self.replay.decided.max(OpNumber(fuo.saturating_sub(1)));
+        }
+        self.see_slots();
+        if self.is_durable() {
+            self.replay_log(now, &head, out);
+        } else {
+            self.execute_decided(out);
+        }
+    }
+
+    /// Takes note of whole slots that have appeared.
+    fn see_slots(&mut self) {
+        let (most, durable) = (self.limits().slots as usize, self.is_durable());
         while self.replay.seen.len() < most {
             let op = self.replay.end(self.executed.op).next();
             let Some(slot) = self.load_slot(op) else { break };
-            self.replay.decided = self.replay.decided.max(slot.decided());
+            if !durable {
+                self.replay.decided = self.replay.decided.max(slot.decided());
+            }
             self.replay.seen.push_back(slot);
             #[cfg(feature = "planted-bugs")]
             if self.bug(crate::Bug::ExecuteOnNextSlot) {
                 self.replay.decided = self.replay.decided.max(OpNumber(op.0 - 1));
             }
         }
-        self.execute_decided(out);
+    }
+
+    /// As [`Replica::execute_decided`] where the log goes to disk: only slots that follow one
+    /// another are one log, and only what that log, or the present leader, calls decided is.
+    fn replay_log(&mut self, now: Now, head: &[u64; 8], out: &mut Out) {
+        let leader = self.replay.min_proposal;
+        let pair = |at: u32| {
+            let words = [head[at as usize], head[at as usize + 1]];
+            layout::unsealed(words, leader, at.into())
+        };
+        self.replay.decided = self.replay.decided.max(pair(DECIDED).unwrap_or_default());
+        if self.is_lost() {
+            return self.go_back(leader, out);
+        }
+        let mut last = self.executed;
+        let mut length = 0;
+        for slot in self.replay.seen.iter().take_while(|slot| {
+            let follows = slot.previous() == last;
+            last = if follows { slot.viewstamp() } else { last };
+            follows
+        }) {
+            length += 1;
+            self.replay.decided = self.replay.decided.max(slot.decided());
+        }
+        let is_broken = length < self.replay.seen.len();
+        if last.view >= self.lost_below && !self.disk_is_full() {
+            if last > self.log.last() {
+                let entries = self.replay.seen.iter().take(length);
+                let entries = entries.map(|slot| Arc::new(slot.entry())).collect();
+                self.hold(now, entries, out);
+                self.recall(out);
+            }
+            self.hold_decided(now, length, out);
+            self.execute_decided(out);
+        }
+        if is_broken {
+            self.replay.seen.clear(); // a leader may put others there
+        }
+        // The leader's word counts in its own log alone.
+        if let Some(durable) = pair(DURABLE_POINT).filter(|_| self.executed.view == leader) {
+            self.durable_known = self.durable_known.max(durable);
+            self.settle(out);
+        }
+    }
+
+    /// What is decided may have to take the place of what was stored and is not.
+    fn hold_decided(&mut self, now: Now, length: usize, out: &mut Out) {
+        let decided = self.replay.decided;
+        let entries = self.replay.seen.iter().take(length);
+        let entries = entries.take_while(|slot| slot.viewstamp().op <= decided);
+        if entries.clone().any(|slot| !self.log.contains(slot.viewstamp())) {
+            let entries = entries.map(|slot| Arc::new(slot.entry())).collect();
+            self.hold(now, entries, out);
+        }
+        self.replay.decided = decided.min(OpNumber(self.executed.op.0 + length as u64));
+    }
+
+    /// The disk is so far behind that this replica goes on only as fast as it does: the leader then
+    /// sees the log head stand still.
+    fn disk_is_full(&self) -> bool {
+        self.disk.backlog >= u64::from(self.limits().kept / 2)
     }
 
     /// The slot of an operation in the own log, if it is whole.
-    fn load_slot(&mut self, op: OpNumber) -> Option<Slot> {
+    pub(crate) fn load_slot(&mut self, op: OpNumber) -> Option<Slot> {
         let offset = layout::offset(self.limits(), op);
         let mut words = core::mem::take(&mut self.scratch);
         self.memory.load(LOG, offset, &mut words[..HEADER]);
@@ -102,10 +181,8 @@ impl<M: Memory> Replica<M> {
             self.recent.push(slot);
             self.execute(entry, out);
         }
-        let through = self.executed.op;
-        if through > before {
-            out.push(Output::Commit { through, reply: false });
-            out.push(Output::Stable(through));
+        if self.executed.op > before {
+            self.decide(false, out);
             self.publish(out);
         }
     }

@@ -3,16 +3,18 @@
 use alloc::vec::Vec;
 
 use fabric::{Completion, GrantNumber, Place, Status as Ended};
-use smr::contract::{Input, Output, Protocol, Recovered, Report, Role, To, Trust};
+use smr::contract::{Input, Output, Protocol, Report, Role, To};
 use smr::{
-    Durability, Entry, Incarnation, Now, OpNumber, Outputs, Refusal, ReplicaId, View, Viewstamp,
+    Content, Entry, Incarnation, Log, Now, OpNumber, Outputs, Refusal, ReplicaId, View, Viewstamp,
 };
 
 use crate::attempt::{Follower, Lead, LeadState, Stage};
 use crate::config::{Config, Limits};
+use crate::disk::Disk;
 use crate::event::{Effect, Event, Memory, Operation, Purpose, Ticket};
 use crate::join::Recovery;
-use crate::layout::{self, BOARD, HEAD, Head, LIFE, LOG, Slot};
+use crate::layout::{self, BOARD, EXECUTED, HEAD, Head, LOG, Slot};
+use crate::loss::Forgetful;
 use crate::message::Message;
 use crate::permission::Permissions;
 use crate::recent::Recent;
@@ -57,10 +59,26 @@ pub struct Replica<M> {
     /// The number of the leader that this replica follows, or followed last.
     pub(crate) followed: View,
     pub(crate) view_changed_at: u64,
+    /// The highest view in which anybody has executed anything, as far as boards said: it names the
+    /// members.
+    pub(crate) newest: View,
     /// The last operation executed; all that was executed is decided.
     pub(crate) executed: Viewstamp,
+    /// The last operation that is never undone: in `lazy` the durable point, as far as it is known
+    /// and executed here, otherwise the last one executed.
+    pub(crate) stable: Viewstamp,
+    /// How far the log is known to be durable, executed here or not.
+    pub(crate) durable_known: OpNumber,
     /// What this replica's board says of its log.
     pub(crate) published: Head,
+    /// The log above the stable point as it was handed to the disk; empty in `memory`.
+    pub(crate) log: Log,
+    pub(crate) disk: Disk,
+    pub(crate) forgetful: Option<Forgetful>,
+    /// The group has lost a log that this replica had executed: none that ends in a lower view is.
+    pub(crate) lost_below: View,
+    pub(crate) rolled_back: u64,
+    pub(crate) risky_elections: u64,
     pub(crate) recent: Recent,
     pub(crate) peers: Vec<Peer>,
     pub(crate) followers: Vec<Follower>,
@@ -93,6 +111,8 @@ pub struct Status {
     pub tail: OpNumber,
     /// Whether it lost its memory and does not vote yet.
     pub recovering: bool,
+    /// The members of the group as of what it has executed, a bit each.
+    pub members: u16,
 }
 
 impl<M: Memory> Replica<M> {
@@ -121,7 +141,16 @@ impl<M: Memory> Replica<M> {
             view: View::default(),
             followed: View::default(),
             view_changed_at: 0,
+            newest: View::default(),
             executed: Viewstamp::default(),
+            stable: Viewstamp::default(),
+            durable_known: OpNumber(0),
+            log: Log::new(Viewstamp::default()),
+            disk: Disk::default(),
+            forgetful: None,
+            lost_below: View::default(),
+            rolled_back: 0,
+            risky_elections: 0,
             published: Head::default(),
             recent: Recent::new(Viewstamp::default(), &config.limits),
             peers,
@@ -149,6 +178,7 @@ impl<M: Memory> Replica<M> {
             confirmed: self.followers.iter().map(Follower::is_confirmed).collect(),
             tail: self.recent.base(),
             recovering: self.recovery.is_some(),
+            members: self.members(),
         }
     }
 
@@ -181,11 +211,6 @@ impl<M: Memory> Replica<M> {
         &self.config.limits
     }
 
-    /// A majority ([Mu] A.2, "quorum").
-    pub(crate) fn quorum(&self) -> usize {
-        usize::from(self.config.replicas) / 2 + 1
-    }
-
     pub(crate) fn replicas(&self) -> impl Iterator<Item = ReplicaId> + use<M> {
         (0..self.config.replicas).map(ReplicaId)
     }
@@ -203,29 +228,13 @@ impl<M: Memory> Replica<M> {
         Slot::parse(self.limits(), op, words)
     }
 
-    fn start(&mut self, now: Now, recovered: &Recovered, out: &mut Out) {
-        let base = recovered.checkpoint.unwrap_or_default();
-        self.view = base.view;
-        self.view_changed_at = now.micros;
-        self.set_state(base);
-        self.checkpoints.written = base;
-        let life = self.config.identity.incarnation;
-        self.store(LIFE, life.0, out);
-        self.store(layout::known_of(self.me), life.0, out);
-        self.publish(out);
-        self.tick_at = now.micros;
-        self.lead.retry_at = now.micros;
-        // In `memory` a restart forgets what was promised and accepted.
-        if recovered.trust != Trust::New {
-            self.recovery = Some(Recovery::new(now));
-        }
-    }
-
     /// The executor holds the state at `position`, and the log nothing of it.
     pub(crate) fn set_state(&mut self, position: Viewstamp) {
         self.executed = position;
         self.followed = self.followed.max(position.view);
         self.recent = Recent::new(position, self.limits());
+        self.stable = position;
+        self.durable_known = self.durable_known.max(position.op);
         self.published = Head { head: position.op, base: position.op };
         self.replay.forget(position.op);
     }
@@ -234,7 +243,34 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn execute(&mut self, entry: alloc::sync::Arc<Entry>, out: &mut Out) {
         assert_eq!(entry.previous, self.executed, "decided values follow each other");
         self.executed = entry.viewstamp;
+        self.lead.short = None; // somebody leads, or did
+        if self.is_durable() {
+            assert!(self.log.contains(entry.viewstamp), "what is executed was handed to the disk");
+            self.durable_known = self.durable_known.max(entry.durable.op);
+        }
         out.push(Output::Execute(entry));
+    }
+
+    /// What was executed is decided: it is acknowledged, and stable as far as the durability says.
+    pub(crate) fn decide(&mut self, reply: bool, out: &mut Out) {
+        out.push(Output::Commit { through: self.executed.op, reply });
+        self.settle(out);
+    }
+
+    /// The stable point may have moved.
+    pub(crate) fn settle(&mut self, out: &mut Out) {
+        if !self.is_lazy() {
+            self.stable = self.executed;
+        } else {
+            let stable = self.durable_known.min(self.executed.op);
+            if stable <= self.stable.op {
+                return;
+            }
+            self.stable = self.log.viewstamp_at(stable).expect("above what was stable");
+        }
+        self.log.trim(self.stable.op);
+        out.push(Output::Stable(self.stable.op));
+        self.checkpoint_if_due(out);
     }
 
     /// Says how far this replica has executed ([Mu] 5.3). What a leader's own log does not hold yet
@@ -245,7 +281,18 @@ impl<M: Memory> Replica<M> {
             head = head.min(self.followers[self.me.index()].acked);
         }
         self.published.head = self.published.head.max(head);
-        self.store(HEAD, self.published.pack(), out);
+        let (word, view) = (self.published.pack(), self.view_at(self.published.head));
+        self.store(HEAD, word, out);
+        self.store(EXECUTED, view.0, out);
+        self.store(EXECUTED + 1, Self::head_seal(view, word), out);
+    }
+
+    /// The view of the operation that the log head names.
+    fn view_at(&self, op: OpNumber) -> View {
+        if op == self.executed.op {
+            return self.executed.view;
+        }
+        self.recent.viewstamp_at(op).expect("a ring is kept, at least").view
     }
 
     /// Takes note of a replica's life. True if it is the newest known.
@@ -279,6 +326,8 @@ impl<M: Memory> Replica<M> {
             Purpose::Grant => self.on_granted(ticket.peer, completion.grant, out),
             Purpose::Revoke => self.on_revoked(ticket.peer, out),
             Purpose::Ack => {}
+            Purpose::Durable if !ok => self.untold(),
+            Purpose::Durable => {}
             _ if self.followers[ticket.peer.index()].lease != ticket.lease => {}
             _ => self.on_step(now, ticket, completion.status, words, out),
         }
@@ -286,9 +335,11 @@ impl<M: Memory> Replica<M> {
 
     fn look(&mut self, now: Now, out: &mut Out) {
         self.serve_requests(out);
+        self.note_promise(now, out);
         if self.lead.state == LeadState::Following {
-            self.replay(out);
+            self.replay(now, out);
         } else {
+            self.collect_durable(now, out);
             self.collect_grants(out);
             self.watch_heads(out);
         }
@@ -356,25 +407,27 @@ impl<M: Memory> Protocol for Replica<M> {
 
     fn step(&mut self, now: Now, input: Input<Message, Event>, out: &mut Outputs<Self>) {
         match input {
-            Input::Start(recovered) => self.start(now, &recovered, out),
+            Input::Start(recovered) => self.start(now, recovered, out),
             Input::Message { from, incarnation, message } => {
                 self.on_message(now, from, incarnation, message, out);
             }
             Input::Request(request) => self.on_request(now, request, out),
             Input::Read(read) => self.on_read(now, read, out),
-            Input::Flush => {} // nothing is written that could be hurried
-            Input::Stored(_) => unreachable!("nothing is stored in durability `memory`"),
+            Input::Flush => self.hurry(out),
+            Input::Stored(number) => self.on_stored(now, number, out),
             Input::CheckpointWritten { position, .. } => self.on_checkpoint_written(position),
             Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),
-            Input::StateInstalled(position) => self.on_state_installed(position, out),
+            Input::StateInstalled(position) => self.on_state_installed(now, position, out),
             Input::Timeout => self.tick(now, out),
             Input::Event(Event::Look) => self.look(now, out),
             Input::Event(Event::Halted(replica)) => self.on_halted(now, replica, out),
+            Input::Event(Event::Change(change)) => self.on_change(now, change, out),
             Input::Event(Event::Completed { completion, words }) => {
                 self.on_completed(now, completion, &words, out);
             }
         }
         assert!(self.executed.op <= self.recent.last().op, "what was executed is known");
+        assert!(self.stable.op <= self.executed.op, "only what was executed is stable");
     }
 
     fn deadline(&self) -> Option<u64> {
@@ -401,24 +454,30 @@ impl<M: Memory> Protocol for Replica<M> {
     }
 
     fn durable(&self) -> Viewstamp {
-        Viewstamp::default()
+        if self.is_durable() { self.stable } else { Viewstamp::default() }
     }
 
     fn report(&self) -> Report {
+        let lazy = self.is_lazy();
+        let oldest = self.log.get(self.stable.op.next()).filter(|_| lazy);
+        let lag_since = oldest.map_or(0, |entry| match &entry.content {
+            Content::Batch { unix_ms, .. } => *unix_ms,
+            Content::ViewStart => 0,
+        });
         Report {
             role: self.role(),
-            durability: Durability::Memory,
+            durability: self.config.durability,
             view: self.view(),
             op: self.recent.last(),
             commit: self.executed.op,
-            disk: Viewstamp::default(),
-            durable: Viewstamp::default(),
+            disk: self.disk.disk,
+            durable: self.durable(),
             checkpoint: self.checkpoints.written,
-            lag_bytes: 0,
-            lag_since: 0,
-            forgetful: false,
-            rolled_back: 0,
-            risky_elections: 0,
+            lag_bytes: if lazy { self.log.bytes() } else { 0 },
+            lag_since,
+            forgetful: self.forgetful.is_some(),
+            rolled_back: self.rolled_back,
+            risky_elections: self.risky_elections,
             view_changed_at: self.view_changed_at,
             dropped: self.dropped,
         }

@@ -8,6 +8,7 @@ use smr::{Now, ReadNumber, ReplicaId};
 
 use crate::event::{Memory, Purpose};
 use crate::layout::ROUND;
+use crate::members;
 use crate::message::Message;
 use crate::replica::{Out, Replica};
 
@@ -88,7 +89,11 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn on_confirmed(&mut self, now: Now, peer: ReplicaId, round: u64, out: &mut Out) {
         let follower = &mut self.followers[peer.index()];
         follower.round = follower.round.max(round);
-        let confirmed = self.quorum_value(|follower| follower.round);
+        let round_of = |id: ReplicaId| {
+            let follower = &self.followers[id.index()];
+            if follower.is_confirmed() { follower.round } else { 0 }
+        };
+        let confirmed = self.quorum_value(round_of);
         if let Some((_, read)) = self.rounds.under_way.take_if(|(round, _)| *round <= confirmed) {
             out.extend(read.map(Output::ReadReady));
         }
@@ -99,7 +104,8 @@ impl<M: Memory> Replica<M> {
                 let follower = &self.followers[voter.index()];
                 *voter != id && follower.is_confirmed() && follower.round >= since
             });
-            if voters.count() < self.quorum() {
+            let voters: Vec<ReplicaId> = voters.collect();
+            if !self.is_quorum(members::set(&voters)) {
                 self.rounds.asking.push((id, since));
                 continue;
             }

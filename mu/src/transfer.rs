@@ -5,15 +5,18 @@
 //! and this replica does not stand for the lead.
 
 use smr::contract::Output;
-use smr::{CheckpointChunk, Now, OpNumber, ReplicaId, Viewstamp};
+use smr::{CheckpointChunk, Log, Now, OpNumber, ReplicaId, Viewstamp};
 
 use crate::attempt::LeadState;
+use crate::disk::StoreChange;
 use crate::event::Memory;
 use crate::message::Message;
 use crate::replica::{Out, Replica};
 
 /// How often one piece is asked for before the transfer is given up.
 const TRIES: u32 = 10;
+/// After so many retries without a question nobody fetches a checkpoint any more.
+const TRIES_LATER: u64 = 4;
 
 /// A checkpoint on its way to this replica.
 #[derive(Debug)]
@@ -33,6 +36,10 @@ pub(crate) struct Checkpoints {
     /// The newest that is complete.
     pub(crate) written: Viewstamp,
     writing: Option<Viewstamp>,
+    /// Bytes of entries since the last one was begun.
+    pub(crate) grown: usize,
+    /// When a piece was last fetched, in [`Now::micros`], unless that is long ago.
+    pub(crate) fetched_at: Option<u64>,
 }
 
 impl<M: Memory> Replica<M> {
@@ -81,6 +88,8 @@ impl<M: Memory> Replica<M> {
 
     pub(crate) fn transfer_tick(&mut self, now: Now, out: &mut Out) {
         let retry = self.config.timing.retry;
+        let is_old = |at: &mut u64| now.micros >= *at + TRIES_LATER * retry;
+        self.checkpoints.fetched_at.take_if(is_old);
         let Some(transfer) = &mut self.transfer else { return };
         if transfer.installing || now.micros < transfer.retry_at {
             return;
@@ -98,6 +107,7 @@ impl<M: Memory> Replica<M> {
 
     pub(crate) fn on_fetch_state(
         &mut self,
+        now: Now,
         to: ReplicaId,
         position: Option<Viewstamp>,
         offset: u64,
@@ -108,21 +118,44 @@ impl<M: Memory> Replica<M> {
             return; // any other replica's state is decided
         }
         let written = self.checkpoints.written;
+        self.checkpoints.fetched_at = Some(now.micros);
         if position.is_some() {
             out.push(Output::ReadCheckpoint { to, position, offset });
         } else if written.op >= above && written.op.0 > 0 {
             out.push(Output::ReadCheckpoint { to, position: Some(written), offset });
-        } else if self.executed.op >= above && self.checkpoints.writing.is_none() {
-            self.checkpoints.writing = Some(self.executed);
-            out.push(Output::WriteCheckpoint(self.executed)); // the other asks again
+        } else if self.stable.op >= above {
+            self.begin_checkpoint(out); // the other asks again
+        }
+    }
+
+    /// In `sync` and `lazy` the log on disk is trimmed to a checkpoint now and then; one that is
+    /// being fetched is not replaced soon.
+    pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
+        let due = self.limits().checkpoint_bytes;
+        let due = if self.checkpoints.fetched_at.is_some() { due.saturating_mul(8) } else { due };
+        if self.is_durable() && self.checkpoints.grown >= due {
+            self.begin_checkpoint(out);
+        }
+    }
+
+    fn begin_checkpoint(&mut self, out: &mut Out) {
+        let is_new = self.stable.op > self.checkpoints.written.op;
+        if is_new && self.checkpoints.writing.is_none() && !self.installing() {
+            self.checkpoints.writing = Some(self.stable);
+            self.checkpoints.grown = 0;
+            out.push(Output::WriteCheckpoint(self.stable));
         }
     }
 
     /// A later position than the one asked for will do.
     pub(crate) fn on_checkpoint_written(&mut self, position: Viewstamp) {
         if self.checkpoints.writing.is_some_and(|asked| asked.op <= position.op) {
-            assert!(position.op <= self.executed.op, "a checkpoint holds what is decided");
-            self.checkpoints = Checkpoints { written: position, writing: None };
+            assert!(position.op <= self.stable.op, "a checkpoint holds what is stable");
+            self.checkpoints.written = position;
+            self.checkpoints.writing = None;
+            if self.is_durable() {
+                self.disk.trim = Some(position.op);
+            }
         }
     }
 
@@ -181,14 +214,29 @@ impl<M: Memory> Replica<M> {
         }
     }
 
-    pub(crate) fn on_state_installed(&mut self, position: Option<Viewstamp>, out: &mut Out) {
+    pub(crate) fn on_state_installed(
+        &mut self,
+        now: Now,
+        position: Option<Viewstamp>,
+        out: &mut Out,
+    ) {
         let transfer = self.transfer.take().expect("a transfer was being installed");
         assert!(transfer.installing && self.lead.state == LeadState::Following);
         let Some(position) = position else { return };
         assert!(position.op > self.executed.op, "a transfer never goes back");
         self.set_state(position);
         self.view = self.view.max(position.view);
-        self.checkpoints = Checkpoints { written: position, writing: None };
+        self.checkpoints = Checkpoints { written: position, ..Checkpoints::default() };
+        if self.log.contains(position) {
+            self.log.trim(position.op); // what it holds above may count
+        } else {
+            self.log = Log::new(position);
+            if self.is_durable() {
+                let reset = Some(position);
+                self.store_batch(now, StoreChange { reset, ..StoreChange::default() }, out);
+            }
+        }
+        self.recall(out);
         self.publish(out);
         self.serve_requests(out);
     }

@@ -5,8 +5,9 @@ mod common;
 
 use common::{Plan, storm};
 use mu::Bug;
+use smr::Durability;
 
-const BUGS: [Bug; 11] = [
+const BUGS: [Bug; 19] = [
     Bug::AdoptNothing,
     Bug::PrepareSkipped,
     Bug::AdoptLowest,
@@ -18,17 +19,41 @@ const BUGS: [Bug; 11] = [
     Bug::ChecksumIgnored,
     Bug::GrantWhileRecovering,
     Bug::ReadWithoutQuorum,
+    Bug::AckBeforeStored,
+    Bug::CountSelfBeforeStored,
+    Bug::DurableBeforeStored,
+    Bug::DurableUnderOldNumber,
+    Bug::PromiseNotStored,
+    Bug::SlotsNotRestored,
+    Bug::ForgetfulUnmarked,
+    Bug::OldMembersIgnored,
 ];
+
+/// Where a defect shows, if it does not everywhere.
+fn fits(bug: Bug, plan: &Plan) -> bool {
+    match bug {
+        Bug::AckBeforeStored | Bug::CountSelfBeforeStored => plan.durability == Durability::Sync,
+        Bug::DurableBeforeStored | Bug::DurableUnderOldNumber => {
+            plan.durability != Durability::Memory
+        }
+        Bug::PromiseNotStored | Bug::SlotsNotRestored => plan.durability != Durability::Memory,
+        Bug::ForgetfulUnmarked => plan.durability == Durability::Lazy,
+        Bug::OldMembersIgnored => plan.changes && plan.replicas == 5 && plan.fault_every < 4_000,
+        _ => plan.durability == Durability::Memory,
+    }
+}
 
 fn caught(bug: Bug) -> Option<(u64, String)> {
     let most = std::env::var("MU_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_000);
-    (0..most).find_map(|seed| {
-        let plan = Plan { bug: Some(bug), ..Plan::draw(seed) };
-        let panic = std::panic::catch_unwind(|| storm(plan, seed)).err()?;
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Some((seed, text.unwrap_or_default()))
-    })
+    (0..10 * most).filter(|&seed| fits(bug, &Plan::draw(seed))).take(most as usize).find_map(
+        |seed| {
+            let plan = Plan { bug: Some(bug), ..Plan::draw(seed) };
+            let panic = std::panic::catch_unwind(|| storm(plan, seed)).err()?;
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            Some((seed, text.unwrap_or_default()))
+        },
+    )
 }
 
 #[test]

@@ -4,16 +4,27 @@ mod common;
 
 use common::{Group, Plan};
 use fabric::sim::Options;
-use mu::Limits;
-use smr::{ReplicaId, Role};
+use mu::{Change, ChangeError, Limits};
+use smr::{Durability, ReplicaId, Role};
 
 const LEADER: ReplicaId = ReplicaId(0);
 
 fn group(seed: u64) -> Group {
+    group_of(seed, Durability::Memory, 3, 7)
+}
+
+fn group_of(seed: u64, durability: Durability, replicas: u8, members: u16) -> Group {
     let plan = Plan {
-        replicas: 3,
+        replicas,
+        members,
+        durability,
+        changes: false,
+        slowness: 50_000,
         options: Options::rough(),
-        limits: Limits::tiny(),
+        limits: match durability {
+            Durability::Memory => Limits::tiny(),
+            _ => Limits { slots: 32, kept: 1_024, kept_bytes: 1 << 20, ..Limits::tiny() },
+        },
         clients: 4,
         watched: false,
         ..Plan::draw(seed)
@@ -96,6 +107,106 @@ fn a_dead_leader_with_live_memory_is_replaced() {
             assert!(group.micros() < before + 10_000, "its heartbeat stands still");
             group.run(group.micros() + 100, false);
         }
+        group.settle();
+    }
+}
+
+#[test]
+fn a_blackout_takes_nothing_acknowledged_from_sync() {
+    for seed in 0..20 {
+        let mut group = group_of(seed, Durability::Sync, 3, 7);
+        for _ in 0..3 {
+            group.blackout(2_000);
+            group.run(group.micros() + 20_000, false);
+            assert!(executed(&mut group, 10_000) > 0, "it comes back by itself");
+        }
+        group.settle();
+        assert_eq!((group.tally.lost, group.tally.risky), (0, 0));
+    }
+}
+
+#[test]
+fn a_blackout_takes_a_suffix_at_most_from_lazy() {
+    let (mut lost, mut risky) = (0, 0);
+    for seed in 0..20 {
+        let mut group = group_of(seed, Durability::Lazy, 3, 7);
+        for _ in 0..3 {
+            group.blackout(2_000);
+            group.run(group.micros() + 20_000, false);
+            assert!(executed(&mut group, 10_000) > 0, "it comes back by itself");
+        }
+        group.settle();
+        lost += group.tally.lost;
+        risky += group.tally.risky;
+    }
+    assert!(lost > 0 && risky > 0, "and something was lost, and said to be");
+}
+
+#[test]
+fn one_forgetful_replica_costs_nothing() {
+    for seed in 0..20 {
+        let mut group = group_of(seed, Durability::Lazy, 3, 7);
+        for round in 0..6 {
+            let id = ReplicaId(round % 3);
+            group.kill(id, group.micros() + 500);
+            group.run(group.micros() + 20_000, false);
+            let remembers = |id| !group.host(id).is_some_and(forgetful);
+            assert!(group.ids().all(remembers), "it has remembered");
+        }
+        group.settle();
+        assert_eq!((group.tally.lost, group.tally.risky), (0, 0));
+    }
+}
+
+fn forgetful(host: &common::Node) -> bool {
+    smr::Protocol::report(host.protocol()).forgetful
+}
+
+#[test]
+fn replicas_are_added_and_removed() {
+    for (seed, durability) in
+        (0..30).zip([Durability::Memory, Durability::Sync, Durability::Lazy].into_iter().cycle())
+    {
+        let mut group = group_of(seed, durability, 5, 7);
+        group.run(group.micros() + 5_000, false);
+        let all = [
+            Change::Add(ReplicaId(3)),
+            Change::Add(ReplicaId(4)),
+            Change::Remove(ReplicaId(2)),
+            Change::Remove(ReplicaId(0)), // the leader
+        ];
+        for (change, members) in all.into_iter().zip([15, 31, 27, 26]) {
+            group.change_to(change).expect("it follows already");
+            group.run(group.micros() + 5_000, false);
+            let leader = group.leader().expect("somebody leads");
+            assert_eq!(group.members(leader), members);
+            assert_ne!(members & 1 << leader.0, 0, "a member leads");
+        }
+        assert_eq!(group.leader(), Some(ReplicaId(1)));
+        let refused = group.change_to(Change::Remove(ReplicaId(2)));
+        assert_eq!(refused, Err(ChangeError::Pointless));
+        // Two of the three members are enough, and those that were removed are not.
+        group.kill(ReplicaId(3), u64::MAX / 2);
+        assert!(executed(&mut group, 10_000) > 0);
+        group.settle();
+    }
+}
+
+#[test]
+fn a_leader_that_dies_while_members_change_leaves_one_membership() {
+    for (seed, durability) in
+        (0..60).zip([Durability::Memory, Durability::Sync, Durability::Lazy].into_iter().cycle())
+    {
+        let mut group = group_of(seed, durability, 5, 15);
+        let change = [Change::Add(ReplicaId(4)), Change::Remove(ReplicaId(3))][seed as usize % 2];
+        group.run(group.micros() + 5_000, false);
+        group.change_to(change).expect("it follows already");
+        group.run(group.micros() + seed / 3, false);
+        group.kill(LEADER, group.micros() + 15_000);
+        group.run(group.micros() + 10_000, false);
+        let leader = group.leader().expect("somebody leads");
+        let after = [31, 7][seed as usize % 2];
+        assert!([15, after].contains(&group.members(leader)));
         group.settle();
     }
 }

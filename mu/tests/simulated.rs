@@ -18,7 +18,8 @@ fn seeds_are_clean() {
     let start = std::time::Instant::now();
     let count = seeds.end - seeds.start;
     let mut sum = Tally::default();
-    for seed in seeds {
+    let only = number("MU_ONLY"); // 0: memory, 1: sync, 2: lazy
+    for seed in seeds.filter(|seed| only.is_none_or(|only| seed % 3 == only)) {
         let one = std::panic::catch_unwind(|| storm(Plan::draw(seed), seed));
         match one {
             Ok(tally) => sum.add(&tally),
@@ -30,6 +31,15 @@ fn seeds_are_clean() {
     }
     let rate = count as f64 / start.elapsed().as_secs_f64();
     println!("{count} seeds, {rate:.0} a second: {sum:?}");
+}
+
+/// Seeds that have shown defects: a would-be leader that took a log for shorter than it was, seals
+/// that a torn write of a former life fitted, patience that went on through a leadership.
+#[test]
+fn seeds_that_once_failed_are_clean() {
+    for seed in [236, 437, 2_057, 2_222, 3_003_733, 5_009_397, 6_002_516] {
+        storm(Plan::draw(seed), seed);
+    }
 }
 
 /// Words that land after their grant was revoked (soft-RoCE does that when only access flags

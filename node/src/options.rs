@@ -137,12 +137,12 @@ impl SharedMemory {
     }
 
     pub(crate) fn timing(&self) -> mu::Timing {
-        let Timing { retry, stall, patience, .. } = Timing::default();
+        let Timing { retry, stall, .. } = Timing::default();
         mu::Timing {
             heartbeat: self.heartbeat,
             retry: retry.max(self.heartbeat),
             stall: stall.max(20 * self.heartbeat),
-            patience,
+            ..Timing::default()
         }
     }
 }

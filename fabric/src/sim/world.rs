@@ -231,7 +231,8 @@ impl World {
         state.alive = true;
         state.memory = Some(fresh);
         state.memory_life += 1;
-        for peer in &mut self.processes {
+        let me = process.index();
+        for (_, peer) in self.processes.iter_mut().enumerate().filter(|&(id, _)| id != me) {
             if let Some(memory) = &mut peer.memory {
                 memory.process_ended(process);
             }

@@ -2,6 +2,7 @@
 //!
 //! Every answer names a place in the log, and replicas agree on the log: so a history is
 //! linearizable if places follow real time, writes strictly, and a read tells its place's value.
+//! Where the group may lose operations (`lazy`) this is judged in the end, of what it has kept.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +10,21 @@ use bytes::Bytes;
 use smr::rng::Rng;
 use smr::{
     ClientId, ClientMessage, Incarnation, OpNumber, Outcome, ReadRequest, ReplicaId, Reply,
-    Request, RequestNumber, View,
+    Request, RequestNumber, View, Viewstamp,
 };
 
 const PATIENCE: u64 = 1_500_000;
 
+#[derive(Debug)]
 struct Asked {
     is_read: bool,
+    durable: bool,
     number: RequestNumber,
     body: Bytes,
-    /// The highest place that anybody had been told when this was first asked.
-    floor: OpNumber,
+    /// How many answers anybody had been given when this was first asked.
+    told: usize,
     retry_at: u64,
+    refused: Option<(ReplicaId, Outcome)>,
 }
 
 struct Client {
@@ -30,6 +34,21 @@ struct Client {
     asked: Option<Asked>,
     next_at: u64,
     target: ReplicaId,
+    /// The view whose log it has seen.
+    expected: View,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub position: Viewstamp,
+    /// What was written there, if it was a write.
+    pub value: Option<u64>,
+    pub durable: bool,
+    /// How many answers had been given when it was asked for.
+    before: usize,
+    /// When, in nanoseconds.
+    pub at: u64,
 }
 
 pub struct Clients {
@@ -39,17 +58,21 @@ pub struct Clients {
     replicas: u8,
     rng: Rng,
     value: u64,
-    told: OpNumber,
     stopped: bool,
+    /// The group may lose operations.
+    may_lose: bool,
     finished: (u64, u64),
-    /// By value: the place where it was written, of writes that were answered.
-    places: BTreeMap<u64, OpNumber>,
-    /// What reads saw: (place, value).
-    seen: BTreeMap<OpNumber, u64>,
+    pub told: Vec<Told>,
+    /// The highest places up to each answer, while nothing can be lost.
+    floors: Vec<OpNumber>,
+    /// What reads saw, by place.
+    seen: BTreeMap<Viewstamp, u64>,
+    /// Every durable point that anybody was told.
+    pub durable: Vec<Viewstamp>,
 }
 
 impl Clients {
-    pub fn new(count: usize, replicas: u8, seed: u64) -> Clients {
+    pub fn new(count: usize, replicas: u8, may_lose: bool, seed: u64) -> Clients {
         let client = |index: usize| Client {
             id: ClientId { gateway: 100 + index as u32, incarnation: Incarnation(1) },
             written: 0,
@@ -57,6 +80,7 @@ impl Clients {
             asked: None,
             next_at: 0,
             target: ReplicaId(0),
+            expected: View::default(),
         };
         Clients {
             clients: (0..count).map(client).collect(),
@@ -65,11 +89,13 @@ impl Clients {
             replicas,
             rng: Rng::new(seed),
             value: 0,
-            told: OpNumber(0),
             stopped: false,
+            may_lose,
             finished: (0, 0),
-            places: BTreeMap::new(),
+            told: Vec::new(),
+            floors: Vec::new(),
             seen: BTreeMap::new(),
+            durable: Vec::new(),
         }
     }
 
@@ -90,6 +116,25 @@ impl Clients {
             }
         }
         self.stopped = true;
+    }
+
+    /// What is asked and not answered.
+    pub fn open(&self) -> String {
+        let open = self.clients.iter().filter_map(|client| {
+            client.asked.as_ref().map(|a| {
+                (
+                    client.id.gateway,
+                    client.expected,
+                    client.target,
+                    client.written,
+                    a.number,
+                    a.is_read,
+                    a.retry_at,
+                    &a.refused,
+                )
+            })
+        });
+        format!("{:?}", open.collect::<Vec<_>>())
     }
 
     pub fn finished(&self) -> (u64, u64) {
@@ -139,7 +184,7 @@ impl Clients {
                 client.read += 1;
                 asked.number = RequestNumber(client.read);
             }
-            sent.push((client.target, message(client.id, asked)));
+            sent.push((client.target, message(client.id, client.expected, asked)));
         }
         sent
     }
@@ -156,10 +201,12 @@ impl Clients {
         }
         client.asked = Some(Asked {
             is_read,
+            durable: !is_read && self.may_lose && self.rng.chance(1, 8),
             number: RequestNumber(client.written),
             body: body.into(),
-            floor: self.told,
+            told: self.told.len(),
             retry_at: now,
+            refused: None,
         });
     }
 
@@ -167,46 +214,93 @@ impl Clients {
         let Some(index) = self.clients.iter().position(|client| client.id == reply.client) else {
             return;
         };
+        self.durable.push(reply.durable);
         let client = &mut self.clients[index];
         let Some(asked) = &mut client.asked else { return };
         if asked.number != reply.number || asked.is_read != reply.read {
             return;
         }
-        let Outcome::Done { position, body } = reply.outcome else {
-            // Whoever refuses may know who leads.
-            let leader = reply.view.primary();
-            let knows = leader != from && leader.0 < self.replicas && self.rng.chance(3, 4);
-            let any = ReplicaId(self.rng.below(u64::from(self.replicas)) as u8);
-            client.target = if knows { leader } else { any };
-            asked.retry_at = asked.retry_at.min(now + 1 + self.rng.below(200_000));
-            return;
+        let (position, body) = match reply.outcome {
+            Outcome::Done { position, body } => (position, body),
+            Outcome::WrongView { expected, last, .. } => {
+                // Who answers in a lower view does not lead any more.
+                if expected == client.expected && reply.view > client.expected {
+                    client.expected = reply.view;
+                    // Numbers that the log does not hold can be used again.
+                    if asked.is_read {
+                        client.written = last.0;
+                    } else if last < asked.number {
+                        asked.number = last.next();
+                        client.written = asked.number.0;
+                    }
+                    client.target = from;
+                    asked.retry_at = now;
+                }
+                return;
+            }
+            outcome => {
+                asked.refused = Some((from, outcome));
+                // Whoever refuses may know who leads.
+                let leader = reply.view.primary();
+                let knows = leader != from && leader.0 < self.replicas && self.rng.chance(3, 4);
+                let any = ReplicaId(self.rng.below(u64::from(self.replicas)) as u8);
+                client.target = if knows { leader } else { any };
+                asked.retry_at = asked.retry_at.min(now + 1 + self.rng.below(200_000));
+                return;
+            }
         };
-        let place = position.op;
-        if asked.is_read {
-            assert!(place >= asked.floor, "a read of the past: {place:?} < {:?}", asked.floor);
-            let value = u64::from_le_bytes(body[..].try_into().expect("a value"));
-            let seen = *self.seen.entry(place).or_insert(value);
-            assert_eq!(seen, value, "two values at one place");
-            self.finished.1 += 1;
-        } else {
-            assert!(place > asked.floor, "a write in the past: {place:?}, {:?}", asked.floor);
-            let value = u64::from_le_bytes(asked.body[..8].try_into().expect("a value"));
-            self.places.insert(value, place);
-            self.finished.0 += 1;
-        }
-        self.told = self.told.max(place);
+        let Asked { is_read, durable, told: before, .. } = *asked;
+        let value = if is_read { &body[..] } else { &asked.body[..8] };
+        let value = u64::from_le_bytes(value.try_into().expect("a value"));
         client.asked = None;
         client.target = from;
         client.next_at = now + self.rng.below(100_000);
+        if is_read {
+            let seen = *self.seen.entry(position).or_insert(value);
+            assert_eq!(seen, value, "two values at one place");
+            self.finished.1 += 1;
+        } else {
+            self.finished.0 += 1;
+        }
+        let value = (!is_read).then_some(value);
+        self.told.push(Told { position, value, durable, before, at: now });
+        if !self.may_lose {
+            let floor = before.checked_sub(1).map_or(OpNumber(0), |last| self.floors[last]);
+            in_order(position.op, floor, is_read);
+            let last = self.floors.last().copied().unwrap_or_default();
+            self.floors.push(last.max(position.op));
+        }
+    }
+
+    /// Judges what the group has kept.
+    pub fn judge(&self, is_kept: impl Fn(Viewstamp) -> bool) {
+        let mut floors = Vec::new();
+        let mut last = OpNumber(0);
+        for told in &self.told {
+            if is_kept(told.position) {
+                let floor = told.before.checked_sub(1).map_or(OpNumber(0), |last| floors[last]);
+                in_order(told.position.op, floor, told.value.is_none());
+                last = last.max(told.position.op);
+            }
+            floors.push(last);
+        }
     }
 }
 
-fn message(client: ClientId, asked: &Asked) -> ClientMessage {
-    let (number, body, expected) = (asked.number, asked.body.clone(), View::default());
+fn in_order(place: OpNumber, floor: OpNumber, is_read: bool) {
+    if is_read {
+        assert!(place >= floor, "a read of the past: {place:?} < {floor:?}");
+    } else {
+        assert!(place > floor, "a write in the past: {place:?}, {floor:?}");
+    }
+}
+
+fn message(client: ClientId, expected: View, asked: &Asked) -> ClientMessage {
+    let (number, body) = (asked.number, asked.body.clone());
     if asked.is_read {
         let request = ReadRequest { client, number, body };
         return ClientMessage::Read { expected, request };
     }
     let request = Request { client, number, oldest_unanswered: number, body };
-    ClientMessage::Request { expected, durable: false, request }
+    ClientMessage::Request { expected, durable: asked.durable, request }
 }

@@ -2,23 +2,28 @@
 #![allow(dead_code)]
 
 pub mod clients;
+pub mod disk;
+mod faults;
+pub mod ledger;
 pub mod service;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fabric::sim::{Extent, Options, World};
+use fabric::sim::{Options, World};
 use fabric::{Fabric, RegionId};
-use mu::{Config, Event, Limits, Memory, Message, Replica, Timing};
+use mu::{Config, Event, LOG, Limits, Memory, Message, Replica, Timing};
 use smr::contract::{Input, Protocol, Recovered, Trust};
 use smr::rng::Rng;
 use smr::{
-    CheckpointChunk, ClientMessage, Effect, Executor, GroupId, Host, Identity, Incarnation, Log,
-    Now, OpNumber, ReplicaId, Role, To, Viewstamp,
+    ClientMessage, Durability, Effect, Executor, GroupId, Host, Identity, Incarnation, Log, Now,
+    OpNumber, ReplicaId, Role, To, Viewstamp,
 };
 
 use clients::Clients;
+use disk::Disk;
+use ledger::Ledger;
 use service::Register;
 
 /// A replica's view of its own simulated memory.
@@ -34,7 +39,7 @@ impl Memory for Own {
     }
 }
 
-type Node = Host<Replica<Own>, Register>;
+pub type Node = Host<Replica<Own>, Register>;
 type In = Input<Message, Event>;
 
 struct Machine {
@@ -42,10 +47,11 @@ struct Machine {
     host: Option<Node>,
     life: u64,
     paused: bool,
-    /// The newest checkpoint, and the one being fetched.
-    disk: Option<(Viewstamp, Vec<u8>)>,
-    saved: Vec<u8>,
-    /// Its deadline that was acted on last.
+    disk: Disk,
+    /// minProposal in its log, as seen last in this life.
+    min_proposal: u64,
+    /// A hole in its log, under which minProposal, since when.
+    hole: Option<((OpNumber, u64), u64)>,
     restart_at: Option<u64>,
     resume_at: Option<u64>,
     /// What waits for it to go on.
@@ -62,6 +68,13 @@ enum Mail {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub replicas: u8,
+    /// The first members, a bit each.
+    pub members: u16,
+    pub durability: Durability,
+    /// Whether members come and go.
+    pub changes: bool,
+    /// How long a batch takes to reach a disk, at most, in nanoseconds.
+    pub slowness: u64,
     pub options: Options,
     pub limits: Limits,
     /// Microseconds with faults.
@@ -86,8 +99,22 @@ impl Plan {
         let kept = slots * (1 + rng.below(6) as u32);
         let outstanding = 1 + rng.below(6);
         let read_slots = 1 + rng.below(7) as u32;
+        let five = rng.chance(1, 4);
+        let durability = [Durability::Memory, Durability::Sync, Durability::Lazy];
+        let durability = durability[(seed % 3) as usize];
+        let (slots, kept, outstanding) = match durability {
+            Durability::Memory => (slots, kept, outstanding),
+            // Each leader that gets nowhere may leave an entry behind.
+            _ => (slots.max(32), kept.max(64), outstanding.min(4)),
+        };
+        let changes = rng.chance(1, 3);
+        let members = if changes && five { [7, 15, 30][rng.below(3) as usize] } else { 31 };
         Plan {
-            replicas: if rng.chance(1, 4) { 5 } else { 3 },
+            replicas: if five { 5 } else { 3 },
+            members: if five { members } else { 7 },
+            durability,
+            changes,
+            slowness: [5_000, 50_000, 1_000_000][rng.below(3) as usize],
             options,
             limits: Limits { slots, kept, outstanding, read_slots, ..Limits::tiny() },
             storm: 10_000 + rng.below(20_000),
@@ -113,7 +140,12 @@ pub struct Tally {
     pub transfers: u64,
     pub recoveries: u64,
     pub halts: u64,
-    /// Seeds in which more than f replicas had lost their memory.
+    pub changes: u64,
+    /// Crashes of all at once.
+    pub blackouts: u64,
+    pub risky: u64,
+    pub rolled_back: u64,
+    /// Acknowledged operations that were lost (`lazy`).
     pub lost: u64,
 }
 
@@ -129,6 +161,10 @@ impl Tally {
         self.transfers += other.transfers;
         self.recoveries += other.recoveries;
         self.halts += other.halts;
+        self.changes += other.changes;
+        self.blackouts += other.blackouts;
+        self.risky += other.risky;
+        self.rolled_back += other.rolled_back;
         self.lost += other.lost;
     }
 }
@@ -142,8 +178,10 @@ pub struct Group {
     rng: Rng,
     pub clients: Clients,
     cuts: Vec<(ReplicaId, ReplicaId, u64)>,
-    /// By operation: what every replica that executed it must agree on.
-    decided: BTreeMap<OpNumber, (Viewstamp, u64)>,
+    pub ledger: Ledger,
+    steps: u64,
+    /// Members that somebody asked for.
+    proposed: Vec<u16>,
     fault_at: u64,
     storming: bool,
     pub tally: Tally,
@@ -151,7 +189,14 @@ pub struct Group {
 }
 
 fn timing() -> Timing {
-    Timing { heartbeat: 50, retry: 300, stall: 4_000, patience: 4_000 }
+    Timing {
+        heartbeat: 50,
+        retry: 300,
+        stall: 4_000,
+        patience: 4_000,
+        disk_stall: 12_000,
+        reluctance: 5_000,
+    }
 }
 
 impl Group {
@@ -164,8 +209,9 @@ impl Group {
             host: None,
             life: 0,
             paused: false,
-            disk: None,
-            saved: Vec::new(),
+            disk: Disk::new(plan.slowness),
+            min_proposal: 0,
+            hole: None,
             restart_at: None,
             resume_at: None,
             held: Vec::new(),
@@ -175,10 +221,17 @@ impl Group {
             machines: (0..plan.replicas).map(|_| machine()).collect(),
             mail: BTreeMap::new(),
             sequence: 0,
-            clients: Clients::new(plan.clients, plan.replicas, rng.next_u64()),
+            clients: Clients::new(
+                plan.clients,
+                plan.replicas,
+                plan.durability == Durability::Lazy,
+                rng.next_u64(),
+            ),
             rng,
             cuts: Vec::new(),
-            decided: BTreeMap::new(),
+            ledger: Ledger::default(),
+            steps: 0,
+            proposed: Vec::new(),
             fault_at: plan.fault_every,
             storming: false,
             tally: Tally::default(),
@@ -196,6 +249,8 @@ impl Group {
         let mut config = Config::new(identity, plan.replicas);
         config.timing = timing();
         config.limits = plan.limits;
+        config.members = plan.members;
+        config.durability = plan.durability;
         #[cfg(feature = "planted-bugs")]
         {
             config.bug = plan.bug;
@@ -219,19 +274,37 @@ impl Group {
     fn start(&mut self, id: ReplicaId, trust: Trust) {
         let machine = &mut self.machines[id.index()];
         machine.life += 1;
-        machine.disk = None;
-        machine.saved.clear();
-        let config = Group::config(&self.plan, id, machine.life);
-        let memory = Own { world: self.fabric.clone(), me: id };
-        let host = Host::new(Replica::new(config, memory), Executor::new(Register::default()));
-        machine.host = Some(host);
-        let recovered = Recovered {
+        machine.min_proposal = 0;
+        machine.hole = None;
+        let mut recovered = Recovered {
             trust,
             view: smr::View::default(),
             log: Log::new(Viewstamp::default()),
             checkpoint: None,
         };
+        if self.plan.durability == Durability::Memory {
+            machine.disk = Disk::new(self.plan.slowness);
+        } else if trust == Trust::Intact {
+            recovered = machine.disk.recovered();
+        }
+        let config = Group::config(&self.plan, id, machine.life);
+        let memory = Own { world: self.fabric.clone(), me: id };
+        let host = Host::new(Replica::new(config, memory), Executor::new(Register::default()));
+        machine.host = Some(host);
+        self.load(id);
         self.step(id, Input::Start(recovered));
+    }
+
+    /// Loads the checkpoint on disk into the executor.
+    fn load(&mut self, id: ReplicaId) {
+        let machine = &mut self.machines[id.index()];
+        let executor = machine.host.as_mut().expect("it runs").restore();
+        executor.restore_begin();
+        for (number, chunk) in (0..).zip(machine.disk.chunks()) {
+            executor.restore_chunk(number, &chunk).expect("a checkpoint");
+        }
+        let position = machine.disk.checkpoint.as_ref().map(|checkpoint| checkpoint.0);
+        assert_eq!(executor.executed(), position.unwrap_or_default());
     }
 
     /// Whether a process can act.
@@ -295,19 +368,26 @@ impl Group {
                 }
                 Effect::WriteCheckpoint(position) => self.write_checkpoint(id, position),
                 Effect::ReadCheckpoint { to, position, offset } => {
-                    let chunk = self.read_checkpoint(id, position, offset);
+                    let chunk = self.machines[id.index()].disk.read(position, offset);
                     self.local(id, Input::CheckpointChunk { to, chunk });
                 }
                 Effect::SaveChunk(chunk) => {
-                    let saved = &mut self.machines[id.index()].saved;
+                    let saved = &mut self.machines[id.index()].disk.saved;
                     if chunk.offset == 0 {
                         saved.clear();
                     }
                     saved.extend_from_slice(&chunk.bytes);
                 }
                 Effect::InstallState(position) => self.install(id, position),
-                Effect::Flush => {}
-                Effect::Store(_) => unreachable!("nothing is stored in `memory`"),
+                Effect::Flush => {
+                    let now = self.fabric.borrow().now();
+                    self.machines[id.index()].disk.hurry(now);
+                }
+                Effect::Store(batch) => {
+                    assert_ne!(self.plan.durability, Durability::Memory, "nothing is stored");
+                    let now = self.fabric.borrow().now();
+                    self.machines[id.index()].disk.hand(now, batch, &mut self.rng);
+                }
             }
         }
         self.check(id);
@@ -340,57 +420,102 @@ impl Group {
             }
         }
         let length = bytes.len() as u64;
-        machine.disk = Some((position, bytes));
+        machine.disk.checkpoint = Some((position, bytes));
         self.local(id, Input::CheckpointWritten { position, bytes: length });
     }
 
-    fn read_checkpoint(
-        &self,
-        id: ReplicaId,
-        position: Option<Viewstamp>,
-        offset: u64,
-    ) -> Option<CheckpointChunk> {
-        let (at, bytes) = self.machines[id.index()].disk.as_ref()?;
-        if position.is_some_and(|asked| asked != *at) || offset > bytes.len() as u64 {
-            return None;
-        }
-        let rest = &bytes[offset as usize..];
-        let piece = rest[..rest.len().min(2_000)].to_vec();
-        let total = bytes.len() as u64;
-        Some(CheckpointChunk { position: *at, offset, total, bytes: piece.into() })
-    }
-
     fn install(&mut self, id: ReplicaId, position: Viewstamp) {
-        let machine = &mut self.machines[id.index()];
-        let bytes = machine.saved.clone();
-        let executor = machine.host.as_mut().expect("it runs").restore();
-        executor.restore_begin();
-        let (mut rest, mut number) = (&bytes[..], 0);
-        while let Some((len, after)) = rest.split_first_chunk::<4>() {
-            let (chunk, after) = after.split_at(u32::from_le_bytes(*len) as usize);
-            executor.restore_chunk(number, chunk).expect("a checkpoint");
-            (rest, number) = (after, number + 1);
-        }
-        assert_eq!(executor.executed(), position);
-        machine.disk = Some((position, bytes));
+        self.machines[id.index()].disk.install(position);
+        self.load(id);
         self.tally.transfers += 1;
         self.local(id, Input::StateInstalled(Some(position)));
     }
 
     /// Agreement (A.7), validity (A.4), and what else can be seen from outside.
     fn check(&mut self, id: ReplicaId) {
+        self.steps += 1;
         let host = self.machines[id.index()].host.as_ref().expect("it runs");
-        let executor = host.executor();
-        assert_eq!(executor.executed().op, executor.committed(), "only decided values execute");
-        let state = (executor.executed(), executor.machine().digest);
-        let known = *self.decided.entry(executor.executed().op).or_insert(state);
-        assert_eq!(known, state, "two values were decided for one slot (A.7)");
+        let (executor, report) = (host.executor(), host.protocol().report());
+        let executed = executor.executed();
+        assert_eq!(executed.op, executor.committed(), "only decided values execute");
+        let digest = executor.machine().digest;
         let value = executor.machine().value;
         assert!(value <= self.clients.largest(), "a value that nobody proposed (A.4)");
-        if host.protocol().report().role == Role::Primary && self.last_leader != Some(id) {
-            self.last_leader = Some(id);
-            self.tally.leaders += 1;
+        self.ledger.executed(self.plan.durability, executed, digest);
+        let durable = report.durable;
+        if durable != Viewstamp::default() && self.clients.durable.last() != Some(&durable) {
+            self.clients.durable.push(durable);
         }
+        if report.role == Role::Primary {
+            self.check_primary(id, executed, durable);
+            if self.last_leader != Some(id) {
+                self.last_leader = Some(id);
+                self.tally.leaders += 1;
+            }
+        }
+        self.check_log(id, executed);
+    }
+
+    /// What a leader has executed, a majority of its members has accepted (A.1), and has on disk as
+    /// the durability says.
+    fn check_primary(&self, id: ReplicaId, executed: Viewstamp, durable: Viewstamp) {
+        let members = self.host(id).expect("it runs").protocol().members();
+        let majority = members.count_ones() as usize / 2 + 1;
+        let count = |holds: &dyn Fn(ReplicaId) -> bool| {
+            self.ids().filter(|&id| members & 1 << id.0 != 0 && holds(id)).count()
+        };
+        if self.plan.durability == Durability::Memory {
+            return;
+        }
+        let stored = if self.plan.durability == Durability::Sync { executed } else { durable };
+        let on_disk = count(&|id| self.machines[id.index()].disk.holds(stored));
+        assert!(on_disk >= majority, "{stored:?} is on {on_disk} disks of {majority}");
+    }
+
+    /// The own log: minProposal only grows; a decided value is not replaced (A.2); what the holder
+    /// of the highest number wrote has no holes below (A.11).
+    fn check_log(&mut self, id: ReplicaId, executed: Viewstamp) {
+        let limits = self.plan.limits;
+        let load =
+            |offset, words: &mut [u64]| self.fabric.borrow_mut().port(id).load(LOG, offset, words);
+        let mut head = [0];
+        load(0, &mut head);
+        let known = &mut self.machines[id.index()].min_proposal;
+        assert!(head[0] >= *known, "minProposal falls");
+        *known = head[0];
+        let slot = |op: OpNumber| {
+            let (offset, words) = mu::slot_place(&limits, op);
+            let mut words = vec![0; words as usize];
+            load(offset, &mut words);
+            mu::slot_in(&limits, op, &words)
+        };
+        if self.plan.durability != Durability::Lazy
+            && executed.op.0 > 0
+            && let Some((_, there)) = slot(executed.op)
+        {
+            let later = there.view.0 < executed.view.0; // a stale one that was never decided
+            assert!(there == executed || later, "a decided value was replaced (A.2)");
+        }
+        if !self.steps.is_multiple_of(32) {
+            return;
+        }
+        let mut hole = None;
+        let mut above = None;
+        for op in (1..=u64::from(limits.slots)).map(|ahead| OpNumber(executed.op.0 + ahead)) {
+            match slot(op) {
+                Some((number, _)) if number.0 == head[0] && hole.is_some() => above = Some(op),
+                Some(_) => {}
+                None => hole = hole.or(Some(op)),
+            }
+        }
+        // What shows a word of a former lap shows what is there now, ahead of its turn: for so long
+        // a hole may be seen.
+        let now = self.micros();
+        let hole = hole.filter(|_| above.is_some()).map(|hole| (hole, head[0]));
+        let known = &mut self.machines[id.index()].hole;
+        let since = known.filter(|&(known, _)| Some(known) == hole).map_or(now, |(_, at)| at);
+        *known = hole.map(|hole| (hole, since));
+        assert!(now < since + 1_000, "a hole {hole:?} below {above:?} (A.11)");
     }
 
     /// Lets time pass, until `until` (microseconds).
@@ -406,6 +531,7 @@ impl Group {
             }
             self.deliver();
             self.tick();
+            self.disks_act();
             self.clients_act();
             if storm && self.micros() >= self.fault_at {
                 self.fault_at = self.micros() + 1 + self.rng.below(2 * self.plan.fault_every);
@@ -423,9 +549,11 @@ impl Group {
         let mail = self.mail.first_key_value().map(|(&(at, _), _)| at);
         let ends = self.machines.iter().flat_map(|m| [m.restart_at, m.resume_at]).flatten();
         let ends = ends.chain(self.cuts.iter().map(|&(_, _, at)| at)).map(|at| at * 1_000);
+        let disks = self.machines.iter().filter_map(|machine| machine.disk.next_at());
         let faults = self.storming.then_some(self.fault_at * 1_000);
         let fabric = self.fabric.borrow();
-        let all = ticks.chain(mail).chain(ends).chain(faults).chain(self.clients.next_at());
+        let all =
+            ticks.chain(mail).chain(ends).chain(disks).chain(faults).chain(self.clients.next_at());
         // Something overdue belongs to one that cannot act.
         let now = fabric.now();
         all.chain(fabric.next_at()).map(|at| at.max(now + 1)).min().unwrap_or(u64::MAX)
@@ -526,80 +654,52 @@ impl Group {
         }
     }
 
+    fn disks_act(&mut self) {
+        let now = self.fabric.borrow().now();
+        for id in self.ids() {
+            let machine = &mut self.machines[id.index()];
+            if machine.host.is_some()
+                && let Some(number) = machine.disk.advance(now)
+            {
+                let life = machine.life;
+                let input = Box::new(Input::Stored(number));
+                self.post(0, Mail::Local { to: id, life, input });
+            }
+        }
+        if self.plan.durability == Durability::Lazy && self.is_short() {
+            self.ledger.short_at = Some(now);
+        }
+    }
+
+    /// Whether a majority of some members is forgetful or out of reach (`lazy`).
+    fn is_short(&self) -> bool {
+        let is_missing = |id: ReplicaId| {
+            let is_cut = self.cuts.iter().any(|&(a, b, _)| a == id || b == id);
+            let forgetful = |host: &Node| host.protocol().report().forgetful;
+            is_cut || !self.runs(id) || self.host(id).is_none_or(forgetful)
+        };
+        let missing =
+            self.ids().filter(|&id| is_missing(id)).fold(0, |set, id| set | 1_u16 << id.0);
+        let short = |members: u16| 2 * (members & !missing).count_ones() <= members.count_ones();
+        self.all_members().into_iter().any(short)
+    }
+
+    /// The members, as anybody that has not lost its memory knows them.
+    fn all_members(&self) -> Vec<u16> {
+        let known = self.ids().filter_map(|id| self.host(id));
+        let known = known.filter(|host| host.executor().executed().op.0 > 0);
+        let mut all: Vec<u16> = known.map(|host| host.protocol().members()).collect();
+        all.push(self.plan.members);
+        all.extend(&self.proposed);
+        all
+    }
+
     fn clients_act(&mut self) {
         let now = self.fabric.borrow().now();
         for (to, message) in self.clients.act(now) {
             let delay = self.rng.below(20_000);
             self.post(delay, Mail::Client { to, message });
         }
-    }
-
-    /// Replicas that hold what they must, or stand still and will.
-    fn whole(&self) -> usize {
-        let whole = |id: &ReplicaId| {
-            self.host(*id).is_some_and(|host| !host.protocol().status().recovering)
-        };
-        self.ids().filter(whole).count()
-    }
-
-    fn fault(&mut self) {
-        let id = ReplicaId(self.rng.below(u64::from(self.plan.replicas)) as u8);
-        // Leaders are hit as often as all others together.
-        let id = match self.last_leader {
-            Some(leader) if self.rng.chance(1, 2) => leader,
-            _ => id,
-        };
-        let length = [100, 500, 2_000, 6_000][self.rng.below(4) as usize];
-        let until = self.micros() + 1 + self.rng.below(length);
-        match self.rng.below(5) {
-            0 => {
-                let majority = usize::from(self.plan.replicas) / 2 + 1;
-                let is_whole = self.host(id).is_some_and(|h| !h.protocol().status().recovering);
-                if self.host(id).is_some() && (self.whole() > majority || !is_whole) {
-                    self.kill(id, until);
-                }
-            }
-            1 | 2 => self.pause(id, until),
-            _ => {
-                let other = ReplicaId(self.rng.below(u64::from(self.plan.replicas)) as u8);
-                let is_cut = self
-                    .cuts
-                    .iter()
-                    .any(|&(a, b, _)| (a, b) == (id, other) || (b, a) == (id, other));
-                if other != id && !is_cut {
-                    self.tally.cuts += 1;
-                    self.fabric.borrow_mut().cut(id, other);
-                    self.cuts.push((id, other, until));
-                }
-            }
-        }
-    }
-
-    pub fn kill(&mut self, id: ReplicaId, restart_at: u64) {
-        self.tally.kills += 1;
-        let machine = &mut self.machines[id.index()];
-        machine.host = None;
-        machine.paused = false;
-        machine.held.clear();
-        machine.resume_at = None;
-        machine.restart_at = Some(restart_at);
-        let mut fabric = self.fabric.borrow_mut();
-        if self.rng.chance(1, 3) {
-            fabric.wreck(id);
-        } else {
-            fabric.kill(id);
-        }
-    }
-
-    pub fn pause(&mut self, id: ReplicaId, until: u64) {
-        if !self.runs(id) {
-            return;
-        }
-        self.tally.pauses += 1;
-        let extent = if self.rng.chance(1, 2) { Extent::Process } else { Extent::Machine };
-        self.machines[id.index()].paused = true;
-        self.machines[id.index()].resume_at = Some(until);
-        self.fabric.borrow_mut().pause(id, extent);
     }
 
     /// Ends all faults: everybody runs, everybody reaches everybody.
@@ -611,6 +711,10 @@ impl Group {
         }
         for cut in &mut self.cuts {
             cut.2 = now;
+        }
+        for machine in &mut self.machines {
+            machine.disk.stuck_until = 0;
+            machine.disk.slowness = machine.disk.slowness.min(50_000);
         }
         self.fabric.borrow_mut().set_options(Options::default());
         self.plan.watched = false;
@@ -632,15 +736,30 @@ impl Group {
             }
             assert!(
                 self.micros() < give_up,
-                "no progress after healing (A.10): {states:?} idle {} {:?}",
-                self.clients.is_idle(),
+                "no progress after healing (A.10): {states:?} {:?} idle {}",
                 self.ids()
-                    .map(|id| (self.role(id), self.host(id).map(|h| h.protocol().status())))
-                    .collect::<Vec<_>>()
+                    .map(|id| self.host(id).map(|h| (h.protocol().report(), h.protocol().status())))
+                    .collect::<Vec<_>>(),
+                self.clients.open()
             );
         }
-        self.tally.operations = self.decided.last_key_value().map_or(0, |(op, _)| op.0);
+        self.tally.operations = self.ledger.last().0;
         (self.tally.writes, self.tally.reads) = self.clients.finished();
+        let executor = self.host(ReplicaId(0)).expect("it runs").executor();
+        let end = executor.executed().op;
+        // Views are remembered in `lazy`; nothing is ever lost otherwise.
+        let is_kept = |at: Viewstamp| match self.plan.durability {
+            Durability::Lazy => executor.last_of(at.view).is_some_and(|last| at.op <= last),
+            _ => at.op <= end,
+        };
+        let is_written = |value: u64| executor.machine().written.contains(&value);
+        let lost = self.ledger.judge(self.plan.durability, &self.clients, is_kept, is_written);
+        self.tally.lost = lost;
+        for id in self.ids() {
+            let report = self.host(id).expect("it runs").protocol().report();
+            self.tally.risky += report.risky_elections;
+            self.tally.rolled_back += report.rolled_back;
+        }
     }
 
     fn state(&self, id: ReplicaId) -> Option<(Viewstamp, u64)> {

@@ -21,19 +21,23 @@ fn chain(digest: u64, position: u64, value: u64) -> u64 {
 }
 
 impl StateMachine for Register {
-    type Undo = ();
+    type Undo = (u64, u64, u64);
 
-    fn apply(&mut self, context: Context, request: &[u8], reply: &mut Vec<u8>) {
+    fn apply(&mut self, context: Context, request: &[u8], reply: &mut Vec<u8>) -> (u64, u64, u64) {
         let value = u64::from_le_bytes(request[..8].try_into().expect("a value"));
         assert!(request[8..].iter().all(|&byte| byte == value as u8), "bytes of another request");
         assert!(self.written.insert(value), "{value} was executed twice");
         reply.extend_from_slice(&self.value.to_le_bytes());
+        let undo = (value, self.value, self.digest);
         self.value = value;
         self.digest = chain(self.digest, context.position.0, value);
+        undo
     }
 
-    fn undo(&mut self, (): ()) {
-        panic!("Mu never rolls back");
+    fn undo(&mut self, (written, value, digest): (u64, u64, u64)) {
+        assert!(self.written.remove(&written), "it was executed");
+        self.value = value;
+        self.digest = digest;
     }
 
     fn read(&self, _unix_ms: u64, _request: &[u8], reply: &mut Vec<u8>) -> ReadOutcome {

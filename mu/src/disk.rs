@@ -1,0 +1,273 @@
+//! The disk as a peer (durabilities `sync` and `lazy`): what was handed to it, what is stored, and
+//! how a leader learns that.
+//!
+//! The log on disk is the chain of entries that this replica's slots hold; the view on disk is its
+//! promise. A follower tells the leader whose number it has promised how far that leader's own
+//! entries are stored, in words of the leader's board.
+//!
+//! Invariants: a promise counts only once it is on disk; `disk` is a viewstamp of the present log,
+//! and everything up to it is stored; nothing is told that is not stored, and nothing told counts
+//! under another number or for another life.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use smr::contract::Output;
+use smr::{
+    Content, Durability, Entry, Now, OpNumber, ReplicaId, StoreBatch, StoreNumber, View, Viewstamp,
+};
+
+use crate::attempt::LeadState;
+use crate::event::{Memory, Purpose};
+use crate::layout::{self, BOARD, LOG, MIN_PROPOSAL};
+use crate::replica::{Out, Replica};
+
+#[derive(Debug)]
+struct Outstanding {
+    number: StoreNumber,
+    issued_at: u64,
+    /// The log's last viewstamp on disk once the batch is stored.
+    disk: Viewstamp,
+    view: View,
+    entries: u64,
+}
+
+/// The state of the disk.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    last: StoreNumber,
+    outstanding: VecDeque<Outstanding>,
+    /// Entries that are not stored yet.
+    pub(crate) backlog: u64,
+    /// The last entry on disk.
+    pub(crate) disk: Viewstamp,
+    /// The highest view on disk.
+    pub(crate) view: View,
+    /// The highest view that was handed to it.
+    issued: View,
+    pub(crate) trim: Option<OpNumber>,
+    /// minProposal as it was last seen in the own log.
+    promised: View,
+    /// What was told last: under which number, how far.
+    told: Option<(View, OpNumber)>,
+}
+
+/// What a batch does beside adopting the present view.
+#[derive(Default)]
+pub(crate) struct StoreChange {
+    pub(crate) reset: Option<Viewstamp>,
+    pub(crate) truncate: Option<Viewstamp>,
+    pub(crate) append: Vec<Arc<Entry>>,
+}
+
+impl Disk {
+    pub(crate) fn start(&mut self, view: View, disk: Viewstamp) {
+        self.view = view;
+        self.issued = view;
+        self.disk = disk;
+    }
+
+    /// Whether it owes an answer since before `since`, in [`Now::micros`].
+    pub(crate) fn stalled(&self, since: u64) -> bool {
+        self.outstanding.front().is_some_and(|batch| batch.issued_at < since)
+    }
+
+    fn clamp(&mut self, keep: Viewstamp) {
+        for batch in &mut self.outstanding {
+            if batch.disk.op > keep.op {
+                batch.disk = keep;
+            }
+        }
+        if self.disk.op > keep.op {
+            self.disk = keep;
+        }
+    }
+}
+
+impl<M: Memory> Replica<M> {
+    /// Whether entries go to the disk at all.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.config.durability != Durability::Memory
+    }
+
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.config.durability == Durability::Lazy
+    }
+
+    /// Stores a change together with the present view, as one batch.
+    pub(crate) fn store_batch(&mut self, now: Now, change: StoreChange, out: &mut Out) {
+        let StoreChange { reset, truncate, append } = change;
+        if let Some(keep) = truncate {
+            self.disk.clamp(keep);
+        }
+        if reset.is_some() {
+            self.disk.clamp(Viewstamp::default());
+        }
+        let view = self.view.max(self.disk.promised);
+        let view = (view > self.disk.issued).then_some(view);
+        self.disk.issued = view.unwrap_or(self.disk.issued);
+        self.disk.last.0 += 1;
+        let number = self.disk.last;
+        let starts = |entry: &Arc<Entry>| entry.content == Content::ViewStart;
+        let awaited = view.is_some() || append.iter().any(starts);
+        let entries = append.len() as u64;
+        self.disk.backlog += entries;
+        self.disk.outstanding.push_back(Outstanding {
+            number,
+            issued_at: now.micros,
+            disk: self.log.last(),
+            view: self.disk.issued,
+            entries,
+        });
+        self.checkpoints.grown += append.iter().map(|entry| entry.size()).sum::<usize>();
+        let (truncate, trim) = (truncate.map(|keep| keep.op), self.disk.trim.take());
+        out.push(Output::Store(StoreBatch { number, reset, truncate, append, view, trim }));
+        if self.is_lazy() && awaited {
+            out.push(Output::Flush);
+        }
+    }
+
+    /// Makes these entries, which follow each other, the log's end: above what they follow.
+    pub(crate) fn hold(&mut self, now: Now, entries: Vec<Arc<Entry>>, out: &mut Out) {
+        let known = |entry: &Arc<Entry>| {
+            entry.viewstamp.op <= self.log.base().op || self.log.contains(entry.viewstamp)
+        };
+        let append: Vec<Arc<Entry>> = entries.into_iter().skip_while(known).collect();
+        let Some(first) = append.first() else { return };
+        let keep = first.previous;
+        assert!(self.log.contains(keep), "the log holds what they follow");
+        let truncate = (self.log.last() != keep).then_some(keep);
+        assert!(keep.op >= self.stable.op, "what is stable stands");
+        self.log.truncate(keep.op);
+        append.iter().for_each(|entry| self.log.append(entry.clone()));
+        self.store_batch(now, StoreChange { truncate, append, ..StoreChange::default() }, out);
+    }
+
+    pub(crate) fn on_stored(&mut self, now: Now, number: StoreNumber, out: &mut Out) {
+        while self.disk.outstanding.front().is_some_and(|batch| batch.number <= number) {
+            let batch = self.disk.outstanding.pop_front().expect("just seen");
+            self.disk.disk = batch.disk;
+            self.disk.view = self.disk.view.max(batch.view);
+            self.disk.backlog -= batch.entries;
+        }
+        self.tell_leader(out);
+        self.durable_moved(now, out);
+    }
+
+    /// A would-be leader has raised minProposal in the own log: the promise goes to disk, whatever
+    /// this replica is doing.
+    pub(crate) fn note_promise(&mut self, now: Now, out: &mut Out) {
+        if !self.is_durable() || self.installing() {
+            return;
+        }
+        let mut word = [0];
+        self.memory.load(LOG, MIN_PROPOSAL, &mut word);
+        // A leader that does not know yet that it is one no more keeps its view until it does.
+        self.disk.promised = View(word[0]);
+        if self.view.max(self.disk.promised) > self.disk.issued {
+            self.store_batch(now, StoreChange::default(), out);
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::PromiseNotStored) {
+            self.disk.view = self.disk.issued;
+        }
+        self.tell_leader(out);
+    }
+
+    /// Tells the leader whose number was promised what of its own is stored.
+    fn tell_leader(&mut self, out: &mut Out) {
+        let number = self.disk.promised;
+        let leader = number.primary();
+        let nobody = leader == self.me || leader.0 >= self.config.replicas;
+        if number == View::default() || nobody || self.disk.view < number {
+            return;
+        }
+        let op = self.stored_under(number);
+        if self.disk.told == Some((number, op)) {
+            return;
+        }
+        self.disk.told = Some((number, op));
+        let words = layout::sealed(number, self.config.identity.incarnation.0, op);
+        self.write_board(Purpose::Durable, leader, layout::durable_of(self.me), &words, out);
+    }
+
+    /// How far the entries of this number's leader are stored, if its first one is.
+    fn stored_under(&self, number: View) -> OpNumber {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::DurableBeforeStored) && self.log.last().view == number {
+            return self.log.last().op;
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::DurableUnderOldNumber) {
+            return self.disk.disk.op;
+        }
+        if self.disk.disk.view == number { self.disk.disk.op } else { OpNumber(0) }
+    }
+
+    /// A write to a leader's board has failed: it is made again.
+    pub(crate) fn untold(&mut self) {
+        self.disk.told = None;
+    }
+
+    /// Looks for what followers have told this leader, or would-be leader.
+    pub(crate) fn collect_durable(&mut self, now: Now, out: &mut Out) {
+        let waits = matches!(self.lead.state, LeadState::Preparing | LeadState::Leading);
+        if !self.is_durable() || !waits {
+            return;
+        }
+        let mut news = false;
+        for id in self.replicas().filter(|&id| id != self.me) {
+            let mut words = [0; 2];
+            self.memory.load(BOARD, layout::durable_of(id), &mut words);
+            let life = self.peers[id.index()].life.0;
+            let told = layout::unsealed(words, self.lead.number, life);
+            let follower = &mut self.followers[id.index()];
+            if let Some(op) = told
+                && (!follower.promised || op > follower.durable)
+            {
+                follower.promised = true;
+                follower.durable = follower.durable.max(op);
+                news = true;
+            }
+        }
+        if news {
+            self.durable_moved(now, out);
+        }
+    }
+
+    /// Whether a replica's promise to this would-be leader is on disk, where that matters.
+    pub(crate) fn has_promised(&self, replica: ReplicaId) -> bool {
+        if !self.is_durable() {
+            return true;
+        }
+        match replica == self.me {
+            true => self.disk.view >= self.lead.number,
+            false => self.followers[replica.index()].promised,
+        }
+    }
+
+    /// How far a replica has this leader's entries on disk, if any.
+    pub(crate) fn durable_at(&self, replica: ReplicaId) -> u64 {
+        #[cfg(feature = "planted-bugs")]
+        if replica == self.me && self.bug(crate::Bug::CountSelfBeforeStored) {
+            return self.log.last().op.0;
+        }
+        match replica == self.me {
+            true if self.disk.disk.view == self.lead.number => self.disk.disk.op.0,
+            true => 0,
+            false => self.followers[replica.index()].durable.0,
+        }
+    }
+
+    fn durable_moved(&mut self, now: Now, out: &mut Out) {
+        match self.lead.state {
+            LeadState::Preparing => self.try_choose(now, out),
+            LeadState::Leading => {
+                self.advance(now, out);
+                self.propose(now, out);
+            }
+            LeadState::Following | LeadState::Gathering => {}
+        }
+    }
+}
