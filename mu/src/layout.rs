@@ -169,12 +169,17 @@ const ROUND_SHIFT: u32 = 33;
 const MEMBERS_SHIFT: u32 = 24;
 
 /// A number that nobody has used: above `above`, with its proposer's life and id in its low bits
-/// (errata: unique per process and per incarnation). It is the view, too, and names the members of
+/// (unique per process and per incarnation). It is the view, too, and names the members of
 /// the group under it, a bit each.
 pub(crate) fn next_number(above: View, members: u16, life: u64, me: ReplicaId) -> View {
     let members = u64::from(members) << MEMBERS_SHIFT;
     let round = (above.0 >> ROUND_SHIFT) + 1;
     View(round << ROUND_SHIFT | members | (life & 0xffff) << 8 | u64::from(me.0))
+}
+
+/// Which round a number is of: what operators see of it.
+pub fn round(number: View) -> u64 {
+    number.0 >> ROUND_SHIFT
 }
 
 /// The members under a number; `initial` before the first one.

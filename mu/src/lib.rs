@@ -36,7 +36,7 @@ mod transfer;
 
 pub use config::{Config, Limits, Timing};
 pub use event::{Change, ChangeError, Effect, Event, Memory, Operation};
-pub use layout::{BOARD, LOG, geometry, slot_in, slot_place};
+pub use layout::{BOARD, LOG, geometry, round, slot_in, slot_place};
 pub use message::Message;
 pub use replica::{Replica, Status};
 

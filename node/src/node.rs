@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fabric::shm::Endpoint;
-use smr::Durability;
 
 use crate::event::Event;
 use crate::face::Face;
@@ -46,9 +45,6 @@ impl<F: Face> Node<F> {
             }
             Ordering::Mu(shared) => {
                 shared.check()?;
-                if options.durability != Durability::Memory {
-                    return Err(Error::Combination(MEMORY_ONLY));
-                }
                 let core = Core::open(options, face, service, events, |setting| {
                     mu_replica(setting, &shared)
                 });
@@ -70,9 +66,6 @@ impl<F: Face> Node<F> {
     }
 }
 
-const MEMORY_ONLY: &str = "mu replicates in memory alone, so far: ask for durability memory, or \
-                           have requests ordered by vsr";
-
 fn vsr_replica(setting: &Setting<'_>, timing: vsr::Timing, limits: vsr::Limits) -> vsr::Replica {
     let Setting { options, hello, now, .. } = setting;
     let (identity, replicas) = (hello.identity, hello.replicas);
@@ -89,6 +82,7 @@ fn mu_replica(
     let config = mu::Config {
         timing: shared.timing(),
         limits: shared.limits(),
+        durability: setting.options.durability,
         ..mu::Config::new(hello.identity, replicas)
     };
     let endpoint = Endpoint::new(mu::geometry(&config), me).map_err(Error::Fabric)?;

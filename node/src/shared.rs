@@ -164,7 +164,7 @@ impl Family for Shared {
     }
 
     fn view_number(view: View) -> u64 {
-        view.0 >> 24
+        mu::round(view)
     }
 
     #[inline]

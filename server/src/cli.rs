@@ -69,8 +69,8 @@ pub enum Order {
     /// Viewstamped replication, by messages: replicas on any machines
     #[default]
     Vsr,
-    /// Mu, through shared memory: all replicas on one machine, against the end of processes, not of
-    /// the machine; durability memory
+    /// Mu, through shared memory: all replicas on one machine; durability memory where nothing is
+    /// said
     Mu,
 }
 

@@ -233,6 +233,30 @@ fn a_group_of_one_serves_and_forgets() {
 }
 
 #[test]
+fn a_whole_group_that_was_killed_has_what_its_disks_have() {
+    for durability in ["sync", "lazy"] {
+        let mut group = Group::start(3, durability, &["--order", "mu"]);
+        let mut client = group.client(1);
+        if durability == "lazy" {
+            assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
+        }
+        for number in 0..100 {
+            assert_eq!(client.call(&format!("SET key{number} {number}")), ok());
+        }
+        for _ in 0..2 {
+            (0..3).for_each(|id| group.kill(id));
+            (0..3).for_each(|id| group.spawn(id, false));
+            group.wait_until_served(0);
+            let mut client = group.client(0);
+            for number in 0..100 {
+                let value = client.call(&format!("GET key{number}"));
+                assert_eq!(value, bulk(&number.to_string()), "{durability}");
+            }
+        }
+    }
+}
+
+#[test]
 fn replicas_of_two_orders_do_not_meet() {
     let mut group = group(3, &[]);
     group.kill(2);
@@ -247,11 +271,15 @@ fn replicas_of_two_orders_do_not_meet() {
     };
     let synced = start(&["--order", "mu", "--durability", "sync"]);
     let text = String::from_utf8_lossy(&synced.stderr);
-    assert!(!synced.status.success() && text.contains("durability memory"), "{text}");
+    assert!(!synced.status.success() && text.contains("for durability memory"), "{text}");
+    let reordered = start(&["--durability", "memory"]);
+    let text = String::from_utf8_lossy(&reordered.stderr);
+    assert!(!reordered.status.success() && text.contains("ordered by mu, not vsr"), "{text}");
     let idle = start(&["--durability", "memory", "--slot-bytes", "100000"]);
     let text = String::from_utf8_lossy(&idle.stderr);
     assert!(!idle.status.success() && text.contains("--order mu"), "{text}");
-    // As it was killed, and not by mu: the others refuse it, and go on.
+    // In another's place, and not by mu: the others refuse it, and go on.
+    let dir = format!("{dir}-new");
     let mut other = std::process::Command::new(support::PROGRAM)
         .args(["serve", "--id", "2", "--peers", &peers, "--resp", &resp, "--dir", &dir])
         .args(["--durability", "memory"])
