@@ -184,20 +184,20 @@ impl<M: Memory> Replica<M> {
         }
     }
 
-    /// Writes FUO. In `sync` and `lazy` it is bound to the leader's number: what another one called
-    /// decided may be another log's.
+    /// Writes FUO. In `sync` and `lazy` it is bound to the leader's number and the grant: what was
+    /// called decided before may be another log's.
     fn tell_decided(&mut self, peer: ReplicaId, decided: OpNumber, out: &mut Out) {
         self.followers[peer.index()].informed = decided;
         if self.is_durable() {
-            let words = layout::sealed(self.lead.number, DECIDED.into(), decided);
-            self.write_pair(peer, DECIDED, words, out);
+            self.write_pair(peer, DECIDED, decided, out);
         } else {
             self.write_log(Purpose::Inform, peer, FIRST_UNDECIDED, decided.0 + 1, out);
         }
     }
 
-    fn write_pair(&self, to: ReplicaId, offset: u32, words: [u64; 2], out: &mut Out) {
+    fn write_pair(&self, to: ReplicaId, offset: u32, op: OpNumber, out: &mut Out) {
         let under = self.followers[to.index()].grant;
+        let words = layout::sealed(self.lead.number, layout::under(offset, under), op);
         let place = Place { process: to, region: LOG, offset };
         let operation = Operation::Write { to: place, under, words, count: 2 };
         self.post(Purpose::Inform, to, 0, operation, out);
@@ -360,8 +360,7 @@ impl<M: Memory> Replica<M> {
         let follower = &mut self.followers[id.index()];
         if lazy && follower.is_confirmed() && follower.told_durable < durable {
             follower.told_durable = durable;
-            let words = layout::sealed(self.lead.number, DURABLE_POINT.into(), durable);
-            self.write_pair(id, DURABLE_POINT, words, out);
+            self.write_pair(id, DURABLE_POINT, durable, out);
         }
     }
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
 
-use fabric::{Access, Geometry, RegionId, RegionSpec};
+use fabric::{Access, Geometry, GrantNumber, RegionId, RegionSpec};
 use smr::codec::Writer;
 use smr::{Entry, OpNumber, ReplicaId, View, Viewstamp};
 
@@ -118,6 +118,11 @@ pub(crate) fn durable_of(follower: ReplicaId) -> u32 {
 /// counts. `who` is the life of the writer, or what else must be the same.
 pub(crate) fn sealed(number: View, who: u64, op: OpNumber) -> [u64; 2] {
     [op.0, tag(number.0, mix(mix(K[1], who, K[0]), op.0, K[2]))]
+}
+
+/// Whom a seal in a log names: the word, and the grant under which it is written.
+pub(crate) fn under(offset: u32, grant: GrantNumber) -> u64 {
+    u64::from(offset) << 56 | grant.0
 }
 
 /// What two words of [`sealed`] say, if they are whole and under this number.

@@ -80,6 +80,7 @@ pub enum Bug {
     SlotsNotRestored,
     /// In `lazy`, a replica that restarts is believed to remember everything.
     ForgetfulUnmarked,
-    /// A change of membership needs a majority of the new members alone, as if it were decided.
-    OldMembersIgnored,
+    /// A would-be leader counts with the members that it has executed, whatever the logs that it reads
+    /// name.
+    MembersUnread,
 }

@@ -165,7 +165,7 @@ impl<M: Memory> Replica<M> {
         assert!(self.is_lazy(), "what was decided is lost in `lazy` alone");
         assert_eq!(self.lead.state, LeadState::Following);
         let keep = self.stable;
-        self.lost_below = self.lost_below.max(view);
+        self.lost = (self.lost.0.max(view), self.permissions.current);
         if self.executed.op == keep.op {
             return;
         }

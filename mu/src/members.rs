@@ -112,6 +112,10 @@ impl<M: Memory> Replica<M> {
     /// Takes note of whose majorities are needed for slots that are to be proposed, of which those
     /// up to `decided` are decided. False if this attempt cannot do it.
     pub(crate) fn settle_members(&mut self, chosen: &[Slot], decided: OpNumber) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(crate::Bug::MembersUnread) {
+            return true; // with those that it has executed, as before
+        }
         let known = chosen.iter().take_while(|slot| slot.viewstamp().op <= decided).last();
         let base = known.map_or(self.executed.view, |slot| slot.viewstamp().view);
         let open = chosen.iter().filter(|slot| slot.viewstamp().op > decided);
@@ -130,10 +134,6 @@ impl<M: Memory> Replica<M> {
         }
         if last != own {
             configs.push(own);
-        }
-        #[cfg(feature = "planted-bugs")]
-        if self.bug(crate::Bug::OldMembersIgnored) {
-            configs = alloc::vec![own];
         }
         self.lead.configs = configs;
         true

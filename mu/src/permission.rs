@@ -16,6 +16,8 @@ pub(crate) struct Permissions {
     served: [u64; MAX_REPLICAS as usize],
     /// A switch is under way, for this request.
     switching: Option<u64>,
+    /// The grant in force.
+    pub(crate) current: GrantNumber,
 }
 
 /// A permission request: unique among all of its requester's lives.
@@ -109,6 +111,7 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn on_granted(&mut self, to: ReplicaId, grant: Option<GrantNumber>, out: &mut Out) {
         let request = self.permissions.switching.take().expect("one switch at a time");
         if let Some(grant) = grant {
+            self.permissions.current = grant;
             let words = [grant.0, seal(request, grant)];
             self.write_board(Purpose::Ack, to, layout::ack_of(self.me), &words, out);
         }

@@ -87,12 +87,13 @@ impl<M: Memory> Replica<M> {
     /// As [`Replica::execute_decided`] where the log goes to disk: only slots that follow one
     /// another are one log, and only what that log, or the present leader, calls decided is.
     fn replay_log(&mut self, now: Now, head: &[u64; 8], out: &mut Out) {
-        let leader = self.replay.min_proposal;
+        let (leader, grant) = (self.replay.min_proposal, self.permissions.current);
         let pair = |at: u32| {
             let words = [head[at as usize], head[at as usize + 1]];
-            layout::unsealed(words, leader, at.into())
+            layout::unsealed(words, leader, layout::under(at, grant))
         };
-        self.replay.decided = self.replay.decided.max(pair(DECIDED).unwrap_or_default());
+        let told = pair(DECIDED).unwrap_or_default();
+        self.replay.decided = self.replay.decided.max(told);
         if self.is_lost() {
             return self.go_back(leader, out);
         }
@@ -107,8 +108,15 @@ impl<M: Memory> Replica<M> {
             self.replay.decided = self.replay.decided.max(slot.decided());
         }
         let is_broken = length < self.replay.seen.len();
-        if last.view >= self.lost_below && !self.disk_is_full() {
-            if last > self.log.last() {
+        let (view, lost_under) = self.lost;
+        let is_live = last.view >= view;
+        // What a leader that fills the log anew calls decided may end below its own first entry.
+        let is_fed = leader >= view && grant > lost_under && told > self.executed.op;
+        if !is_live {
+            self.replay.decided = told;
+        }
+        if (is_live || is_fed) && !self.disk_is_full() {
+            if is_live && last > self.log.last() {
                 let entries = self.replay.seen.iter().take(length);
                 let entries = entries.map(|slot| Arc::new(slot.entry())).collect();
                 self.hold(now, entries, out);

@@ -75,8 +75,9 @@ pub struct Replica<M> {
     pub(crate) log: Log,
     pub(crate) disk: Disk,
     pub(crate) forgetful: Option<Forgetful>,
-    /// The group has lost a log that this replica had executed: none that ends in a lower view is.
-    pub(crate) lost_below: View,
+    /// The group has lost a log that this replica had executed: none that ends below this view is
+    /// executed, but what a leader of this view or a later one calls decided under a later grant.
+    pub(crate) lost: (View, GrantNumber),
     pub(crate) rolled_back: u64,
     pub(crate) risky_elections: u64,
     pub(crate) recent: Recent,
@@ -148,7 +149,7 @@ impl<M: Memory> Replica<M> {
             log: Log::new(Viewstamp::default()),
             disk: Disk::default(),
             forgetful: None,
-            lost_below: View::default(),
+            lost: (View::default(), GrantNumber(0)),
             rolled_back: 0,
             risky_elections: 0,
             published: Head::default(),

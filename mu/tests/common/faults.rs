@@ -38,6 +38,7 @@ impl Group {
             }
             1 | 2 => self.pause(id, until),
             3 if self.plan.changes => self.change(),
+            4..=7 if self.plan.restless => self.change(),
             4 if self.plan.durability != Durability::Memory => {
                 self.machines[id.index()].disk.stick(until * 1_000);
             }
