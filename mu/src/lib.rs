@@ -80,7 +80,7 @@ pub enum Bug {
     SlotsNotRestored,
     /// In `lazy`, a replica that restarts is believed to remember everything.
     ForgetfulUnmarked,
-    /// A would-be leader counts with the members that it has executed, whatever the logs that it reads
-    /// name.
+    /// A would-be leader counts with the members that it has executed, whatever the logs that it
+    /// reads name.
     MembersUnread,
 }

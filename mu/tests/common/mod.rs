@@ -499,7 +499,7 @@ impl Group {
             let later = there.view.0 < executed.view.0; // a stale one that was never decided
             assert!(there == executed || later, "a decided value was replaced (A.2)");
         }
-        // A leader that fills anew what a lost log has left may end before it reaches its own slots.
+        // A leader that fills anew what a lost log has left may end before its own slots.
         let host = self.machines[id.index()].host.as_ref().expect("it runs");
         if !self.steps.is_multiple_of(32) || host.protocol().report().rolled_back > 0 {
             return;
