@@ -553,7 +553,9 @@ impl Group {
         let ticks = self.ids().filter_map(due);
         let mail = self.mail.first_key_value().map(|(&(at, _), _)| at);
         let ends = self.machines.iter().flat_map(|m| [m.restart_at, m.resume_at]).flatten();
-        let ends = ends.chain(self.cuts.iter().map(|&(_, _, at)| at)).map(|at| at * 1_000);
+        // "Never" is the highest number.
+        let ends = ends.chain(self.cuts.iter().map(|&(_, _, at)| at));
+        let ends = ends.map(|at| at.saturating_mul(1_000));
         let disks = self.machines.iter().filter_map(|machine| machine.disk.next_at());
         let faults = self.storming.then_some(self.fault_at * 1_000);
         let fabric = self.fabric.borrow();
