@@ -5,6 +5,7 @@
 //! and this replica does not stand for the lead.
 
 use smr::contract::Output;
+use smr::fetch::Fetch;
 use smr::{CheckpointChunk, Log, Now, OpNumber, ReplicaId, Viewstamp};
 
 use crate::attempt::LeadState;
@@ -21,13 +22,9 @@ const TRIES_LATER: u64 = 4;
 /// A checkpoint on its way to this replica.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    from: ReplicaId,
+    fetch: Fetch,
+    /// It must reach at least so far.
     above: OpNumber,
-    position: Option<Viewstamp>,
-    offset: u64,
-    retry_at: u64,
-    tries: u32,
-    installing: bool,
 }
 
 /// The checkpoints that this replica writes for others.
@@ -45,7 +42,7 @@ pub(crate) struct Checkpoints {
 impl<M: Memory> Replica<M> {
     /// Whether the executor's state is being replaced.
     pub(crate) fn installing(&self) -> bool {
-        self.transfer.as_ref().is_some_and(|transfer| transfer.installing)
+        self.transfer.as_ref().is_some_and(|transfer| transfer.fetch.is_installing())
     }
 
     /// Whom a replica should ask: rather a follower than this leader.
@@ -80,28 +77,23 @@ impl<M: Memory> Replica<M> {
             return;
         }
         let retry_at = now.micros + self.config.timing.retry;
-        let (position, offset, tries, installing) = (None, 0, 0, false);
-        let transfer = Transfer { from, above, position, offset, retry_at, tries, installing };
-        self.transfer = Some(transfer);
-        self.send(from, Message::FetchState { position, offset, above }, out);
+        self.transfer = Some(Transfer { fetch: Fetch::new(from, retry_at), above });
+        self.send(from, Message::FetchState { position: None, offset: 0, above }, out);
     }
 
     pub(crate) fn transfer_tick(&mut self, now: Now, out: &mut Out) {
         let retry = self.config.timing.retry;
         let is_old = |at: &mut u64| now.micros >= *at + TRIES_LATER * retry;
         self.checkpoints.fetched_at.take_if(is_old);
-        let Some(transfer) = &mut self.transfer else { return };
-        if transfer.installing || now.micros < transfer.retry_at {
+        let Some(Transfer { fetch, above }) = &mut self.transfer else { return };
+        if !fetch.is_due(now) {
             return;
         }
-        transfer.tries += 1;
-        if transfer.tries > TRIES {
+        if fetch.ask_again(now.micros + retry) > TRIES {
             self.transfer = None;
             return;
         }
-        transfer.retry_at = now.micros + retry;
-        let (from, position) = (transfer.from, transfer.position);
-        let (offset, above) = (transfer.offset, transfer.above);
+        let (from, (position, offset), above) = (fetch.from(), fetch.next(), *above);
         self.send(from, Message::FetchState { position, offset, above }, out);
     }
 
@@ -177,39 +169,27 @@ impl<M: Memory> Replica<M> {
         out: &mut Out,
     ) {
         let retry = self.config.timing.retry;
-        let Some(transfer) = &mut self.transfer else { return };
-        let expected = transfer.position.unwrap_or(chunk.position);
-        if transfer.installing
-            || from != transfer.from
-            || chunk.position != expected
-            || chunk.offset != transfer.offset
-            || chunk.bytes.is_empty()
-        {
-            return; // a duplicate, or of another attempt
+        let Some(Transfer { fetch, above }) = &mut self.transfer else { return };
+        if !fetch.expects(from, &chunk) {
+            return;
         }
         if chunk.position.op <= self.executed.op || self.lead.state != LeadState::Following {
             self.transfer = None;
             return;
         }
-        transfer.position = Some(chunk.position);
-        transfer.offset += chunk.bytes.len() as u64;
-        transfer.tries = 0;
-        transfer.retry_at = now.micros + retry;
-        let (position, offset, above) = (chunk.position, transfer.offset, transfer.above);
-        let total = chunk.total;
+        let whole = fetch.take(&chunk, now.micros + retry);
+        let ((position, offset), above, installed) = (fetch.next(), *above, chunk.position);
         out.push(Output::SaveChunk(chunk));
-        if offset < total {
-            let position = Some(position);
+        if !whole {
             self.send(from, Message::FetchState { position, offset, above }, out);
             return;
         }
-        transfer.installing = true;
         self.checkpoints.writing = None;
-        out.push(Output::InstallState(position));
+        out.push(Output::InstallState(installed));
     }
 
     pub(crate) fn on_state_gone(&mut self, from: ReplicaId) {
-        if self.transfer.as_ref().is_some_and(|t| t.from == from && !t.installing) {
+        if self.transfer.as_ref().is_some_and(|t| t.fetch.asks(from)) {
             self.transfer = None;
         }
     }
@@ -221,7 +201,7 @@ impl<M: Memory> Replica<M> {
         out: &mut Out,
     ) {
         let transfer = self.transfer.take().expect("a transfer was being installed");
-        assert!(transfer.installing && self.lead.state == LeadState::Following);
+        assert!(transfer.fetch.is_installing() && self.lead.state == LeadState::Following);
         let Some(position) = position else { return };
         assert!(position.op > self.executed.op, "a transfer never goes back");
         self.set_state(position);

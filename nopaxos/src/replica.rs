@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 
 use oum::{Delivery, Session};
 use smr::contract::{InputOf, Output, Outputs, Recovered};
+use smr::fetch::Fetch;
 use smr::lineage::Lineage;
 use smr::rng::Rng;
 use smr::{
@@ -28,7 +29,7 @@ use crate::slots::Slot;
 use crate::storage::Stores;
 use crate::sync::Sync;
 use crate::timers::Timers;
-use crate::transfer::{Checkpoints, Transfer};
+use crate::transfer::Checkpoints;
 use crate::view_change::Change;
 use crate::view_id::{MAX_SESSION, ViewId};
 
@@ -99,7 +100,7 @@ pub struct Replica {
     pub(crate) sync: Sync,
     pub(crate) change: Change,
     pub(crate) recovery: Recovery,
-    pub(crate) transfer: Option<Transfer>,
+    pub(crate) transfer: Option<Fetch>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) timers: Timers,
     pub(crate) rng: Rng,

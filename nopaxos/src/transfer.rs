@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use smr::contract::Output;
+use smr::fetch::Fetch;
 use smr::{CheckpointChunk, Now, OpNumber, ReplicaId, Viewstamp};
 
 use crate::message::{Body, Message, Suffix};
@@ -14,17 +15,6 @@ use crate::replica::{Out, Replica, Status};
 
 /// How often one piece is asked for before the transfer is given up.
 const TRIES: u32 = 6;
-
-/// A transfer to this replica.
-#[derive(Debug)]
-pub(crate) struct Transfer {
-    from: ReplicaId,
-    position: Option<Viewstamp>,
-    offset: u64,
-    retry_at: u64,
-    tries: u32,
-    installing: bool,
-}
 
 /// The checkpoints of this replica.
 #[derive(Debug, Default)]
@@ -50,7 +40,7 @@ impl Checkpoints {
 impl Replica {
     /// Whether the executor's state is being replaced.
     pub(crate) fn installing(&self) -> bool {
-        self.transfer.as_ref().is_some_and(|transfer| transfer.installing)
+        self.transfer.as_ref().is_some_and(Fetch::is_installing)
     }
 
     pub(crate) fn start_transfer(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
@@ -58,24 +48,21 @@ impl Replica {
             return;
         }
         let retry_at = now.micros + self.config.timing.retry;
-        let (position, offset, tries, installing) = (None, 0, 0, false);
-        self.transfer = Some(Transfer { from, position, offset, retry_at, tries, installing });
-        self.send(from, Body::Fetch { after: self.floor(), position, offset }, out);
+        self.transfer = Some(Fetch::new(from, retry_at));
+        self.send(from, Body::Fetch { after: self.floor(), position: None, offset: 0 }, out);
     }
 
     pub(crate) fn retry_transfer(&mut self, now: Now, out: &mut Out) {
         let (after, retry) = (self.floor(), self.config.timing.retry);
         let Some(transfer) = &mut self.transfer else { return };
-        if transfer.installing || now.micros < transfer.retry_at {
+        if !transfer.is_due(now) {
             return;
         }
-        transfer.tries += 1;
-        if transfer.tries > TRIES {
+        if transfer.ask_again(now.micros + retry) > TRIES {
             self.transfer = None; // who needs it asks somebody, perhaps somebody else
             return;
         }
-        transfer.retry_at = now.micros + retry;
-        let Transfer { from, position, offset, .. } = *transfer;
+        let (from, (position, offset)) = (transfer.from(), transfer.next());
         self.send(from, Body::Fetch { after, position, offset }, out);
     }
 
@@ -126,7 +113,7 @@ impl Replica {
         out: &mut Out,
     ) {
         let Some(transfer) = &self.transfer else { return };
-        if transfer.from != from || transfer.installing {
+        if !transfer.asks(from) {
             return;
         }
         // A replica in status Normal must not find itself with slots of a later view.
@@ -136,7 +123,7 @@ impl Replica {
         }
         match message.body {
             Body::Stable(suffix) => self.on_stable(suffix, out),
-            Body::StateChunk(chunk) => self.on_state_chunk(now, chunk, out),
+            Body::StateChunk(chunk) => self.on_state_chunk(now, from, chunk, out),
             _ => self.transfer = None,
         }
     }
@@ -169,32 +156,26 @@ impl Replica {
         }
     }
 
-    fn on_state_chunk(&mut self, now: Now, chunk: CheckpointChunk, out: &mut Out) {
+    fn on_state_chunk(&mut self, now: Now, from: ReplicaId, chunk: CheckpointChunk, out: &mut Out) {
         let (after, retry) = (self.floor(), self.config.timing.retry);
         let is_news = chunk.position.op > after;
         let Some(transfer) = &mut self.transfer else { return };
-        let expected = transfer.position.unwrap_or(chunk.position);
-        if chunk.position != expected || chunk.offset != transfer.offset || chunk.bytes.is_empty() {
-            return; // a duplicate, or of another attempt
+        if !transfer.expects(from, &chunk) {
+            return;
         }
         if !is_news {
             self.transfer = None;
             return;
         }
-        transfer.position = Some(chunk.position);
-        transfer.offset += chunk.bytes.len() as u64;
-        transfer.tries = 0;
-        transfer.retry_at = now.micros + retry;
-        let (from, position, offset) = (transfer.from, chunk.position, transfer.offset);
-        let total = chunk.total;
+        let whole = transfer.take(&chunk, now.micros + retry);
+        let ((position, offset), installed) = (transfer.next(), chunk.position);
         out.push(Output::SaveChunk(chunk));
-        if offset < total {
-            self.send(from, Body::Fetch { after, position: Some(position), offset }, out);
+        if !whole {
+            self.send(from, Body::Fetch { after, position, offset }, out);
             return;
         }
-        transfer.installing = true;
         self.checkpoints.writing = None;
-        out.push(Output::InstallState(position));
+        out.push(Output::InstallState(installed));
     }
 
     pub(crate) fn on_state_installed(&mut self, position: Option<Viewstamp>, out: &mut Out) {

@@ -17,6 +17,7 @@ pub mod client_table;
 pub mod codec;
 pub mod contract;
 pub mod executor;
+pub mod fetch;
 pub mod host;
 pub mod ids;
 pub mod lineage;

@@ -477,7 +477,7 @@ impl Protocol for Replica {
             None => self.election.due_at,
         };
         let catch_up = self.catch_up.as_ref().map(|catch_up| catch_up.retry_at);
-        let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
+        let transfer = self.transfer.as_ref().and_then(|transfer| transfer.fetch.deadline());
         let forgetful = self.forgetful.as_ref().map(|forgetful| forgetful.retry_at);
         [Some(duty), catch_up, transfer, forgetful].into_iter().flatten().min()
     }

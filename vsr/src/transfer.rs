@@ -6,6 +6,7 @@
 //! election.
 
 use smr::contract::Output;
+use smr::fetch::Fetch;
 use smr::{CheckpointChunk, Log, Now, ReplicaId, View, Viewstamp};
 
 use crate::message::Message;
@@ -18,25 +19,15 @@ const TRIES: u32 = 30;
 /// A checkpoint on its way to this replica.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    from: ReplicaId,
+    pub(crate) fetch: Fetch,
+    /// The view in which it was asked for.
     view: View,
-    position: Option<Viewstamp>,
-    offset: u64,
-    retry_at: u64,
-    tries: u32,
-    installing: bool,
-}
-
-impl Transfer {
-    pub(crate) fn deadline(&self) -> Option<u64> {
-        (!self.installing).then_some(self.retry_at)
-    }
 }
 
 impl Replica {
     /// Whether the executor's state is being replaced.
     pub(crate) fn installing(&self) -> bool {
-        self.transfer.as_ref().is_some_and(|transfer| transfer.installing)
+        self.transfer.as_ref().is_some_and(|transfer| transfer.fetch.is_installing())
     }
 
     pub(crate) fn on_need_state(&mut self, now: Now, from: ReplicaId, view: View, out: &mut Out) {
@@ -45,31 +36,21 @@ impl Replica {
         }
         self.catch_up = None;
         let retry_at = now.micros + self.config.timing.retry;
-        self.transfer = Some(Transfer {
-            from,
-            view,
-            position: None,
-            offset: 0,
-            retry_at,
-            tries: 0,
-            installing: false,
-        });
+        self.transfer = Some(Transfer { fetch: Fetch::new(from, retry_at), view });
         self.send(from, Message::FetchState { position: None, offset: 0 }, out);
     }
 
     pub(crate) fn transfer_timeout(&mut self, now: Now, out: &mut Out) {
         let retry = self.config.timing.retry;
-        let Some(transfer) = &mut self.transfer else { return };
-        if transfer.installing || now.micros < transfer.retry_at {
+        let Some(Transfer { fetch, .. }) = &mut self.transfer else { return };
+        if !fetch.is_due(now) {
             return;
         }
-        transfer.tries += 1;
-        if transfer.tries > TRIES || self.leading {
+        if fetch.ask_again(now.micros + retry) > TRIES || self.leading {
             self.transfer = None;
             return;
         }
-        transfer.retry_at = now.micros + retry;
-        let (from, position, offset) = (transfer.from, transfer.position, transfer.offset);
+        let (from, (position, offset)) = (fetch.from(), fetch.next());
         self.send(from, Message::FetchState { position, offset }, out);
     }
 
@@ -113,15 +94,9 @@ impl Replica {
         chunk: CheckpointChunk,
         out: &mut Out,
     ) {
-        let Some(transfer) = &mut self.transfer else { return };
-        let expected = transfer.position.unwrap_or(chunk.position);
-        if transfer.installing
-            || from != transfer.from
-            || chunk.position != expected
-            || chunk.offset != transfer.offset
-            || chunk.bytes.is_empty()
-        {
-            return; // a duplicate, or of another attempt
+        let Some(Transfer { fetch, .. }) = &mut self.transfer else { return };
+        if !fetch.expects(from, &chunk) {
+            return;
         }
         // The log may have reached the checkpoint meanwhile: what it holds above, perhaps
         // acknowledged, must not go.
@@ -130,23 +105,19 @@ impl Replica {
             self.transfer = None;
             return;
         }
-        transfer.position = Some(chunk.position);
-        transfer.offset += chunk.bytes.len() as u64;
-        transfer.tries = 0;
-        transfer.retry_at = now.micros + self.config.timing.retry;
-        let (position, offset, total) = (chunk.position, transfer.offset, chunk.total);
+        let whole = fetch.take(&chunk, now.micros + self.config.timing.retry);
+        let ((position, offset), installed) = (fetch.next(), chunk.position);
         out.push(Output::SaveChunk(chunk));
-        if offset < total {
-            self.send(from, Message::FetchState { position: Some(position), offset }, out);
+        if !whole {
+            self.send(from, Message::FetchState { position, offset }, out);
             return;
         }
-        transfer.installing = true;
         self.checkpoint_dropped();
-        out.push(Output::InstallState(position));
+        out.push(Output::InstallState(installed));
     }
 
     pub(crate) fn on_state_gone(&mut self, from: ReplicaId) {
-        if self.transfer.as_ref().is_some_and(|t| t.from == from && !t.installing) {
+        if self.transfer.as_ref().is_some_and(|t| t.fetch.asks(from)) {
             self.transfer = None;
         }
     }
@@ -158,7 +129,7 @@ impl Replica {
         out: &mut Out,
     ) {
         let transfer = self.transfer.take().expect("a transfer was being installed");
-        assert!(transfer.installing && !self.leading);
+        assert!(transfer.fetch.is_installing() && !self.leading);
         let Some(position) = position else { return };
         assert!(position.op > self.stable, "a transfer never goes back");
         assert!(!self.log.contains(position), "a transfer takes nothing that the log holds");
@@ -180,7 +151,7 @@ impl Replica {
         self.store(now, Change { reset: Some(position), ..Change::default() }, out);
         self.recall();
         self.enter_as_backup(now);
-        self.start_catch_up(now, transfer.from, view, out);
+        self.start_catch_up(now, transfer.fetch.from(), view, out);
         self.recovery_progress(now, out);
     }
 }
