@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use masstree::{Guard, Masstree};
+use smallvec::SmallVec;
 
 use crate::checkpoint::Checkpoint;
 use crate::value::{HashHead, Header, Kind, Value, due_ms, entries_of, value};
@@ -112,8 +113,8 @@ enum Change {
 /// What it takes to undo one request: the pre-images of what it changed, in order.
 #[derive(Default)]
 pub struct Undo {
-    keys: Vec<u8>,
-    changes: Vec<Change>,
+    keys: SmallVec<[u8; 32]>,
+    changes: SmallVec<[Change; 1]>,
     totals: Totals,
 }
 

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::ids::{ClientId, Incarnation, MAX_REPLICAS, OpNumber, RequestNumber, Viewstamp};
@@ -47,7 +48,7 @@ pub struct SessionUndo(Undo);
 #[derive(Clone, Debug)]
 enum Undo {
     /// The request continued a session: forget its reply, and keep those again that it pruned.
-    Continued { gateway: u32, used: OpNumber, pruned: Vec<Kept> },
+    Continued { gateway: u32, used: OpNumber, pruned: SmallVec<[Kept; 1]> },
     /// The request opened a session in the place of what was there, or of one long unused.
     Opened { gateway: u32, old: Option<Box<Session>>, evicted: Option<(u32, Box<Session>)> },
 }

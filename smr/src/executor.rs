@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::client_table::{Admission, ClientTable, SessionUndo};
 use crate::codec::{Reader, Writer};
@@ -33,7 +34,7 @@ struct Executed<U> {
 struct Applied<U> {
     entry: Arc<Entry>,
     previous_unix_ms: u64,
-    requests: Vec<Executed<U>>,
+    requests: SmallVec<[Executed<U>; 1]>,
 }
 
 /// An answer that may now go to its client.
@@ -145,7 +146,7 @@ impl<S: StateMachine> Executor<S> {
     pub fn execute(&mut self, entry: Arc<Entry>) {
         assert_eq!(entry.previous, self.executed, "execution follows the log");
         let previous_unix_ms = self.unix_ms;
-        let mut executed = Vec::new();
+        let mut executed = SmallVec::new();
         self.executed = entry.viewstamp;
         self.lineage.extend(entry.viewstamp);
         if let Content::Batch { unix_ms, requests } = &entry.content {
@@ -159,7 +160,8 @@ impl<S: StateMachine> Executor<S> {
                 let context = Context { position, index: index as u32, unix_ms: self.unix_ms };
                 let mut reply = Vec::new();
                 let state = self.machine.apply(context, &request.body, &mut reply);
-                let reply = Bytes::from(reply);
+                // Without spare room, since `Bytes` allocates once more to remember that.
+                let reply = Bytes::from(reply.into_boxed_slice());
                 let session = self.clients.record(request, entry.viewstamp, reply);
                 let (client, number) = (request.client, request.number);
                 executed.push(Executed { client, number, session, state });
