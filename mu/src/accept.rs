@@ -18,14 +18,13 @@ use crate::layout::{Head, LOG, Slot};
 use crate::replica::{Out, Replica};
 
 impl<M: Memory> Replica<M> {
-    pub(crate) fn on_request(&mut self, now: Now, request: Request, out: &mut Out) {
+    pub(crate) fn on_request(&mut self, request: Request) {
         if self.lead.state != LeadState::Leading || request.body.len() > self.limits().body_bytes()
         {
             self.dropped += 1;
             return;
         }
         self.lead.pending.push_back(request);
-        self.propose(now, out);
     }
 
     /// Proposes what may be proposed.

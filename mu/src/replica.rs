@@ -412,7 +412,8 @@ impl<M: Memory> Protocol for Replica<M> {
             Input::Message { from, incarnation, message } => {
                 self.on_message(now, from, incarnation, message, out);
             }
-            Input::Request(request) => self.on_request(now, request, out),
+            Input::Request(request) => self.on_request(request),
+            Input::Propose => self.propose(now, out),
             Input::Read(read) => self.on_read(now, read, out),
             Input::Flush => self.hurry(out),
             Input::Stored(number) => self.on_stored(now, number, out),

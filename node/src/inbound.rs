@@ -170,13 +170,15 @@ impl<F: Face, P: Family> Core<F, P> {
             self.on_frame(frame);
         }
         let (full, role) = (self.status.disk_full, self.status.report.role);
-        for message in arrived.requests.drain(..) {
-            if must_wait(full, role, &message) {
-                self.peers.drop_message(&message);
-            } else {
-                self.on_client_message(message);
+        let peers = &mut self.peers;
+        let taken = arrived.requests.drain(..).filter(|message| {
+            let waits = must_wait(full, role, message);
+            if waits {
+                peers.drop_message(message);
             }
-        }
+            !waits
+        });
+        self.host.clients(self.now, taken, &mut self.effects);
         self.arrived = arrived;
     }
 }

@@ -394,7 +394,9 @@ impl Protocol for Replica {
             Input::Timeout => {}
             // Requests, reads included, come through the sequencer alone; every reply of a view
             // that has started waits for what its durability demands.
-            Input::Request(_) | Input::Read(_) | Input::Flush => self.tally.nonsense += 1,
+            Input::Request(_) | Input::Propose | Input::Read(_) | Input::Flush => {
+                self.tally.nonsense += 1;
+            }
         }
         self.tick(now, out);
         self.settle(now, out);

@@ -87,7 +87,10 @@ pub enum Input<M, E> {
         message: M,
     },
     /// A client's request, admitted by the host. Only while [`Protocol::admission`] is open.
+    /// [`Input::Propose`] follows within the same call, after other requests at hand.
     Request(Request),
+    /// There are no more requests at hand: what came may share an entry.
+    Propose,
     /// A read arrived. Only while [`Protocol::admission`] is open.
     Read(ReadNumber),
     /// A client waits until what was requested is durable.

@@ -127,16 +127,33 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
 
     /// A client has said something.
     pub fn client(&mut self, now: Now, message: ClientMessage, effects: &mut Effects<P>) {
-        match message {
-            ClientMessage::Request { expected, durable, request } => {
-                self.request(now, expected, durable, request, effects);
+        self.clients(now, core::iter::once(message), effects);
+    }
+
+    /// Clients have said all this at once.
+    pub fn clients(
+        &mut self,
+        now: Now,
+        messages: impl Iterator<Item = ClientMessage>,
+        effects: &mut Effects<P>,
+    ) {
+        let mut any = false;
+        for message in messages {
+            match message {
+                ClientMessage::Request { expected, durable, request } => {
+                    any |= self.request(now, expected, durable, request, effects);
+                }
+                ClientMessage::Read { expected, request } => {
+                    self.read(now, expected, request, effects);
+                }
             }
-            ClientMessage::Read { expected, request } => {
-                self.read(now, expected, request, effects);
-            }
+        }
+        if any {
+            self.step(now, Input::Propose, effects);
         }
     }
 
+    /// Returns whether the protocol has got it.
     fn request(
         &mut self,
         now: Now,
@@ -144,13 +161,15 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         durable: bool,
         request: Request,
         effects: &mut Effects<P>,
-    ) {
+    ) -> bool {
         let (client, number) = (request.client, request.number);
         if let Err(outcome) = self.welcome(client, expected) {
             effects.push(self.reply(client, number, false, outcome));
-            return;
+            return false;
         }
-        match self.admit(client, number) {
+        let admission = self.admit(client, number);
+        let fresh = admission == Admission::Fresh;
+        match admission {
             Admission::Fresh => {
                 self.accepted.insert(client, number);
                 if durable {
@@ -199,6 +218,7 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
                 effects.push(self.reply(client, number, false, outcome));
             }
         }
+        fresh
     }
 
     /// Whether something is taken from a client that expects this view. Where acknowledged

@@ -16,10 +16,9 @@ use crate::replica::{Out, Replica};
 use crate::storage::Change;
 
 impl Replica {
-    pub(crate) fn on_request(&mut self, now: Now, request: Request, out: &mut Out) {
+    pub(crate) fn on_request(&mut self, request: Request) {
         assert_eq!(self.role, Role::Primary, "the host asks for admission first");
         self.pending.push_back(request);
-        self.propose(now, out);
     }
 
     /// Proposes what is pending, as far as the pipeline allows; the rest makes larger batches.

@@ -450,7 +450,8 @@ impl Protocol for Replica {
             Input::Message { from, incarnation, message } => {
                 self.on_message(now, from, incarnation, message, out);
             }
-            Input::Request(request) => self.on_request(now, request, out),
+            Input::Request(request) => self.on_request(request),
+            Input::Propose => self.propose(now, out),
             Input::Read(read) => self.on_read(read, out),
             Input::Flush => {
                 self.flush_wanted = true;
