@@ -49,7 +49,7 @@ impl<P: Subject> World<P> {
         Ok(())
     }
 
-    fn later(&mut self, id: usize, delay: u64, incoming: Incoming) {
+    pub(crate) fn later(&mut self, id: usize, delay: u64, incoming: Incoming) {
         let life = Some(self.nodes[id].life);
         self.queue.after(delay, Event::Process { node: id, life, incoming });
     }

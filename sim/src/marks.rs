@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// What a long run must have reached.
-pub const EXPECTED: [&str; 50] = [
+pub const EXPECTED: [&str; 51] = [
     "acknowledged-lost",
     "back-pressure",
     "catch-up",
@@ -46,6 +46,7 @@ pub const EXPECTED: [&str; 50] = [
     "restarted-from-checkpoint",
     "rolled-back-acknowledged",
     "rolled-back-long-tail",
+    "said-together",
     "stale-view",
     "state-damaged",
     "state-in-pieces",

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smr::rng::Rng;
 use smr::{
-    CheckpointChunk, Entry, Executor, GroupId, Host, Identity, Incarnation, Now, OpNumber,
-    ReplicaId, Report, Role, StoreNumber, Trust, Viewstamp,
+    CheckpointChunk, ClientMessage, Entry, Executor, GroupId, Host, Identity, Incarnation, Now,
+    OpNumber, ReplicaId, Report, Role, StoreNumber, Trust, Viewstamp,
 };
 
 use crate::bug::Bug;
@@ -20,13 +20,23 @@ use crate::subject::{Setup, Sight, Subject, Tap};
 /// What comes to a process.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    Message { from: usize, incarnation: Incarnation, bytes: Bytes },
+    Message {
+        from: usize,
+        incarnation: Incarnation,
+        bytes: Bytes,
+    },
     Client(Bytes),
+    /// The turn in which the process takes what clients have said.
+    Turn,
     Stored(StoreNumber),
     Timer(u64),
     CheckpointTick,
     CheckpointPut(CheckpointFile),
-    ReadPiece { to: ReplicaId, position: Option<Viewstamp>, offset: u64 },
+    ReadPiece {
+        to: ReplicaId,
+        position: Option<Viewstamp>,
+        offset: u64,
+    },
     Install(Viewstamp),
 }
 
@@ -107,6 +117,8 @@ pub(crate) struct Node<P: Subject> {
     pub(crate) paused: bool,
     /// What arrived during a pause.
     pub(crate) inbox: Vec<Incoming>,
+    /// What clients have said since the last turn.
+    pub(crate) said: Vec<ClientMessage>,
     pub(crate) timer: Option<u64>,
     pub(crate) writing: Option<Writing>,
     pub(crate) saved: Option<Saved>,
@@ -133,6 +145,7 @@ impl<P: Subject> Node<P> {
             clock: Clock::new(rng, options.drift),
             paused: false,
             inbox: Vec::new(),
+            said: Vec::new(),
             timer: None,
             writing: None,
             saved: None,
@@ -236,6 +249,7 @@ impl<P: Subject> Node<P> {
         self.host = None;
         self.disk.crash(keep);
         self.inbox.clear();
+        self.said.clear();
         self.paused = false;
         self.timer = None;
         self.writing = None;

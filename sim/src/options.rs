@@ -151,6 +151,8 @@ pub struct Options {
     pub faults: FaultOptions,
     /// How fast or slow clocks run, in thousandths either way.
     pub drift: u64,
+    /// How long a process may gather what clients say before it takes it, in microseconds.
+    pub gather: u64,
     /// How long things go wrong, in microseconds.
     pub chaos: u64,
     /// A planted defect.
@@ -186,6 +188,7 @@ impl Options {
             drift: pick(&mut rng, &[0, 1, 20, 100, 300, 300]),
             chaos: times.election * pick(&mut rng, &[10, 20, 40]),
             lag: pick(&mut rng, &[600, 1_500, 1_500, 6_000]) as usize,
+            gather: pick(&mut rng, &[0, 0, 50, 200]),
             bug: overrides.bug,
         };
         if options.durability == Durability::Lazy {
@@ -245,6 +248,7 @@ impl Options {
             lag: 1_500,
             drift: 0,
             chaos: 0,
+            gather: 0,
             bug: None,
         }
     }

@@ -363,6 +363,7 @@ impl<P: Subject> World<P> {
                 self.step(id, |host, now, effects| host.step(now, input, effects))
             }
             Incoming::Client(bytes) => self.deliver_client(id, bytes),
+            Incoming::Turn => self.deliver_said(id),
             Incoming::Stored(number) => {
                 self.note(|| format!("r{id} stored {}", number.0));
                 self.step(id, |host, now, effects| host.step(now, Input::Stored(number), effects))
@@ -426,7 +427,23 @@ impl<P: Subject> World<P> {
                 self.note(|| format!("r{id} <- g{gateway} read {number}"));
             }
         }
-        self.step(id, |host, now, effects| host.client(now, message, effects))
+        let said = &mut self.nodes[id].said;
+        said.push(message);
+        if self.options.gather == 0 {
+            return self.deliver_said(id);
+        }
+        if said.len() == 1 {
+            self.later(id, self.options.gather, Incoming::Turn);
+        }
+        Ok(())
+    }
+
+    fn deliver_said(&mut self, id: usize) -> Checked<()> {
+        let said = std::mem::take(&mut self.nodes[id].said);
+        if said.len() > 1 {
+            self.marks.hit("said-together");
+        }
+        self.step(id, |host, now, effects| host.clients(now, said.into_iter(), effects))
     }
 }
 
