@@ -10,7 +10,8 @@
 //! | end - 4 | 4 | CRC-32C of all before |
 //!
 //! Datagrams get lost: whoever wants an answer asks again. Every message may come twice or late; the
-//! session says which is newer.
+//! session says which is newer. An `Open` names the life of the sequencer that it is for: one that
+//! comes late must not begin a session again that the sequencer had before it restarted.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -26,6 +27,11 @@ pub const CONTROL_MAGIC: u8 = 0x4c;
 const VERSION: u8 = 1;
 const CRC_BYTES: usize = 4;
 
+/// A sequencer from its start to its end: a random number that it chooses when it starts. Its
+/// sessions belong to this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life(pub u64);
+
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -35,6 +41,8 @@ pub enum Control {
         group: GroupId,
         /// A session that no sequencer has had for this group.
         session: Session,
+        /// Which life of the sequencer is meant; another one does nothing.
+        life: Life,
         /// The members' sockets for multicast messages, at most [`MAX_REPLICAS`].
         members: Vec<SocketAddr>,
     },
@@ -49,6 +57,8 @@ pub enum Control {
         group: GroupId,
         /// Its session here; 0 if it has none.
         session: Session,
+        /// The sequencer's life.
+        life: Life,
         /// How many messages it has stamped in it.
         stamped: u64,
     },
@@ -155,16 +165,18 @@ impl Control {
         }
         writer.u64(self.group().0);
         match self {
-            Control::Open { session, members, .. } => {
+            Control::Open { session, life, members, .. } => {
                 writer.u32(session.0);
+                writer.u64(life.0);
                 writer.u32(members.len() as u32);
                 for &member in members {
                     put_address(member, &mut writer);
                 }
             }
             Control::Probe { .. } | Control::Ask { .. } => {}
-            Control::Opened { session, stamped, .. } => {
+            Control::Opened { session, life, stamped, .. } => {
                 writer.u32(session.0);
+                writer.u64(life.0);
                 writer.u64(*stamped);
             }
             Control::Listen { session, sequencer, .. } => {
@@ -204,15 +216,20 @@ impl Control {
         let group = GroupId(from.u64()?);
         let control = match kind {
             0 => {
-                let (session, count) = (Session(from.u32()?), from.u32()?);
+                let (session, life) = (Session(from.u32()?), Life(from.u64()?));
+                let count = from.u32()?;
                 if count > u32::from(MAX_REPLICAS) {
                     return Err(Malformed);
                 }
                 let members = (0..count).map(|_| take_address(&mut from));
-                Control::Open { group, session, members: members.collect::<Result<_, _>>()? }
+                let members = members.collect::<Result<_, _>>()?;
+                Control::Open { group, session, life, members }
             }
             1 => Control::Probe { group },
-            2 => Control::Opened { group, session: Session(from.u32()?), stamped: from.u64()? },
+            2 => {
+                let (session, life) = (Session(from.u32()?), Life(from.u64()?));
+                Control::Opened { group, session, life, stamped: from.u64()? }
+            }
             3 => {
                 let session = Session(from.u32()?);
                 Control::Listen { group, session, sequencer: take_address(&mut from)? }
@@ -241,14 +258,14 @@ mod tests {
 
     fn all() -> Vec<Control> {
         let group = GroupId(u64::MAX - 3);
-        let (session, from) = (Session(9), ReplicaId(2));
+        let (session, life, from) = (Session(9), Life(1 << 40), ReplicaId(2));
         let four: SocketAddr = "10.0.0.1:65535".parse().unwrap();
         let six: SocketAddr = "[fe80::1]:1".parse().unwrap();
         vec![
-            Control::Open { group, session, members: vec![four, six] },
-            Control::Open { group, session, members: vec![] },
+            Control::Open { group, session, life, members: vec![four, six] },
+            Control::Open { group, session, life, members: vec![] },
             Control::Probe { group },
-            Control::Opened { group, session, stamped: u64::MAX },
+            Control::Opened { group, session, life, stamped: u64::MAX },
             Control::Listen { group, session, sequencer: six },
             Control::Listening { group, session, from },
             Control::Ask { group },

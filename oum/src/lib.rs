@@ -17,7 +17,7 @@ mod header;
 mod receiver;
 mod sequencer;
 
-pub use control::{CONTROL_MAGIC, Control};
+pub use control::{CONTROL_MAGIC, Control, Life};
 pub use header::{HEADER_BYTES, Header, Sender, Session, Unreadable};
 pub use receiver::{Counts, Delivery, Receiver};
 pub use sequencer::{Refused, Sequencer};

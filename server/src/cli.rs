@@ -27,6 +27,12 @@ pub enum Action {
     Chaos(bench::chaos::ChaosOptions),
     /// Start a group over, empty, after it has lost its state (durability memory)
     Bootstrap(Bootstrap),
+    /// Run a sequencer: number the requests of groups that order by the network
+    #[command(after_long_help = SEQUENCER_HELP)]
+    Sequencer(Sequencer),
+    /// Run a controller: watch sequencers, and begin a new session elsewhere when one fails
+    #[command(after_long_help = CONTROLLER_HELP)]
+    Controller(Controller),
 }
 
 /// What an acknowledgement means.
@@ -105,6 +111,87 @@ pub enum Study {
     MuProcess { job: String },
     /// The index beside other ordered maps, in this process, as tables, plots and JSON
     Index(Box<bench::index::StudyOptions>),
+}
+
+const SEQUENCER_HELP: &str = "\
+Senders send each message to this sequencer, which writes the next number of the message's group and
+session into it and sends it on to every member of the group. Sessions are opened by the controller;
+without one (`lockstep controller`) nothing is forwarded. It needs no disk and no privileges and
+forgets everything when it ends: the controller then begins a higher session, here or elsewhere.
+
+Anybody who reaches the address can send and open sessions: keep it on a network of your own.
+SIGTERM or Ctrl-C ends it; it then says what it has stamped, and what it has refused.";
+
+#[derive(Args)]
+pub struct Sequencer {
+    /// Where to listen, over UDP, for messages and for the controller: address:port
+    #[arg(long, default_value = "127.0.0.1:7700")]
+    pub listen: String,
+    /// How long to look for more before sleeping, in microseconds; takes a whole core under load
+    #[arg(long, default_value_t = 0)]
+    pub spin_us: u64,
+    /// End when the process with this id, which started this one, ends
+    #[arg(long, hide = true)]
+    pub die_with_parent: Option<i32>,
+}
+
+const CONTROLLER_HELP: &str = "\
+One controller is enough to try it; 2f+1 of them go on without f, since sessions are replicated by
+viewstamped replication, on disk at a majority. Start every one once with --bootstrap. One leads: it
+probes the sequencers, commits the next session of a group when its sequencer is silent, was
+restarted or is not heard by f+1 members, opens it at another one and tells the members.
+
+Members and clients ask any controller, over UDP, at its address in --peers: there the controllers
+also reach each other, over TCP. Operators give commands over TCP at --listen, a line each:
+
+  $ printf 'show\n' | nc -q1 127.0.0.1 7800
+  all 10.0.0.1:7700,10.0.0.2:7700;a1 3 10.0.0.2:7700 9c27f1d0a4b85e63 10.0.1.1:7500,10.0.1.2:7500
+
+  show                       sequencers; then each group: id, session, sequencer, its life, members
+  status                     of this controller
+  sequencer ADDRESS          this sequencer may be chosen
+  forget ADDRESS             it may no longer be chosen (take it out of --sequencers, too)
+  group ID MEMBER,MEMBER,..  create a group; one that exists stays as it is
+  alter ID MEMBER,MEMBER,..  other members, from a new session on
+  quit                       end the connection
+
+Anybody who reaches the addresses can change sessions: keep them on a network of your own.";
+
+#[derive(Args)]
+pub struct Controller {
+    /// This controller's place among the controllers, from 0
+    #[arg(long)]
+    pub id: u8,
+    /// Where the controllers are reached, by id, this one included: host:port,host:port,... Over TCP
+    /// by each other, over UDP by members, clients and sequencers
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub peers: Vec<String>,
+    /// Where to listen for operators' commands: address:port
+    #[arg(long, default_value = "127.0.0.1:7800")]
+    pub listen: String,
+    /// The data directory; made if missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Sequencers that may be chosen: host:port,host:port,...
+    #[arg(long, value_delimiter = ',')]
+    pub sequencers: Vec<String>,
+    /// A group to create if it does not exist, its id in hexadecimal and its members' sockets for
+    /// multicast messages by replica id: ID=host:port,host:port,... May be given several times
+    #[arg(long = "group", value_name = "ID=MEMBER,...")]
+    pub groups: Vec<String>,
+    /// How often a sequencer is probed, in milliseconds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub probe_ms: u64,
+    /// A sequencer that has been silent for so long has failed, in milliseconds; longer than
+    /// --probe-ms
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=60_000))]
+    pub suspect_ms: u64,
+    /// Create the controllers' state; only for the first start of all of them
+    #[arg(long)]
+    pub bootstrap: bool,
+    /// End when the process with this id, which started this one, ends
+    #[arg(long, hide = true)]
+    pub die_with_parent: Option<i32>,
 }
 
 const SERVE_HELP: &str = "\

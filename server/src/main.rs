@@ -4,12 +4,14 @@
 
 mod bootstrap;
 mod cli;
+mod controller;
 mod demo;
 mod faces;
 mod group;
 mod link;
 mod memcached;
 mod redis;
+mod sequencer;
 mod serve;
 mod supervise;
 
@@ -49,6 +51,8 @@ fn run() -> anyhow::Result<()> {
         },
         Action::Chaos(options) => chaos(&options),
         Action::Bootstrap(flags) => bootstrap::bootstrap(&flags),
+        Action::Controller(flags) => controller::controller(flags),
+        Action::Sequencer(flags) => sequencer::sequencer(&flags),
         Action::Status(flags) => {
             let members = group::ask(&flags.host, flags.port)?;
             match flags.output {

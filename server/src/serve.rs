@@ -231,7 +231,7 @@ pub fn parse_group(text: &str) -> Result<GroupId> {
 
 /// The id of the group that is created without one: from its addresses, so that all its replicas
 /// find the same and others do not (FNV-1a).
-fn group_of(peers: &[String]) -> GroupId {
+pub fn group_of(peers: &[String]) -> GroupId {
     let bytes = peers.iter().flat_map(|peer| peer.bytes().chain([b',']));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -284,7 +284,7 @@ fn sync(directory: &Path) -> Result<()> {
 }
 
 /// Makes the kernel end this process when its parent ends.
-fn die_with(parent: i32) -> Result<()> {
+pub fn die_with(parent: i32) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot follow the parent")?;
     // It may have ended before that took effect.

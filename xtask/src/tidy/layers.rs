@@ -50,6 +50,8 @@ const LAYERS: &[Layer] = &[
     no_std("mu", Rule::Only(&["smr", "fabric"])),
     no_std("oum", Rule::Only(&["smr"])),
     no_std("nopaxos", Rule::Only(&["smr", "oum"])),
+    layer("sequencer", Rule::Only(&["smr", "oum"])),
+    layer("controller", Rule::Only(&["smr", "oum", "node"])),
     layer("resp", Rule::Only(&[])),
     layer("memcached", Rule::Only(&[])),
     layer("kv", Rule::Only(&["smr", "masstree", "resp", "memcached"])),

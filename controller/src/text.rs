@@ -1,0 +1,248 @@
+//! The controllers' commands and answers: a line of words each, for programs and people alike. The
+//! same lines are requests, answers and checkpoints.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use oum::{Life, Session};
+use smr::{GroupId, MAX_REPLICAS};
+
+use crate::config::Group;
+
+/// The longest line of a command, in bytes.
+pub const MAX_LINE: usize = 1024;
+
+/// What may be asked of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `sequencer ADDRESS`: this sequencer may be chosen.
+    Sequencer(SocketAddr),
+    /// `forget ADDRESS`: it may no longer be chosen.
+    Forget(SocketAddr),
+    /// `group ID MEMBER,MEMBER,...`: there is this group. One that exists stays as it is.
+    Create(GroupId, Vec<SocketAddr>),
+    /// `alter ID MEMBER,MEMBER,...`: the group has these members from its next session on, which
+    /// begins now.
+    Alter(GroupId, Vec<SocketAddr>),
+    /// `next ID PRESENT ADDRESS LIFE`: if the group's session is `PRESENT`, the next one belongs to
+    /// this life of this sequencer.
+    Next {
+        /// The group.
+        group: GroupId,
+        /// Its session.
+        present: Session,
+        /// The next session's sequencer.
+        sequencer: SocketAddr,
+        /// Which life of it.
+        life: Life,
+    },
+    /// `show`: everything.
+    Show,
+}
+
+/// Why a line is no command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseError(&'static str);
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+const USAGE: ParseError = ParseError(
+    "expected one of: show | status | sequencer ADDRESS | forget ADDRESS | group ID MEMBER,... | \
+     alter ID MEMBER,... | next ID PRESENT ADDRESS LIFE",
+);
+const BAD_ADDRESS: ParseError = ParseError("an address is IP:PORT, as 10.0.0.1:7700 or [::1]:7700");
+const BAD_ID: ParseError = ParseError("a group's id is 1 to 16 hexadecimal digits, and not zero");
+const BAD_MEMBERS: ParseError =
+    ParseError("a group has 1 to 9 members, different ones, separated by commas");
+const BAD_NUMBER: ParseError =
+    ParseError("a session is a decimal number, a life up to 16 hexadecimal digits");
+
+fn address(word: &str) -> Result<SocketAddr, ParseError> {
+    word.parse().map_err(|_| BAD_ADDRESS)
+}
+
+/// Reads a group's id.
+///
+/// # Errors
+/// If it is none.
+pub fn group_id(word: &str) -> Result<GroupId, ParseError> {
+    let id = u64::from_str_radix(word, 16).map_err(|_| BAD_ID)?;
+    if id == 0 || word.starts_with('+') { Err(BAD_ID) } else { Ok(GroupId(id)) }
+}
+
+/// A list of members as it may be.
+///
+/// # Errors
+/// If it is empty, names one twice, or more than there may be.
+pub fn members(list: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ParseError> {
+    let different: BTreeSet<&SocketAddr> = list.iter().collect();
+    let fits = (1..=usize::from(MAX_REPLICAS)).contains(&list.len());
+    if fits && different.len() == list.len() { Ok(list) } else { Err(BAD_MEMBERS) }
+}
+
+fn read_members(word: &str) -> Result<Vec<SocketAddr>, ParseError> {
+    members(word.split(',').map(address).collect::<Result<_, _>>()?)
+}
+
+fn session(word: &str) -> Result<Session, ParseError> {
+    word.parse().map(Session).map_err(|_| BAD_NUMBER)
+}
+
+fn life(word: &str) -> Result<Life, ParseError> {
+    u64::from_str_radix(word, 16).map(Life).map_err(|_| BAD_NUMBER)
+}
+
+impl Command {
+    /// Reads a line, without its end.
+    ///
+    /// # Errors
+    /// If it is no command.
+    pub fn parse(line: &str) -> Result<Command, ParseError> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Ok(match words[..] {
+            ["show"] => Command::Show,
+            ["sequencer", at] => Command::Sequencer(address(at)?),
+            ["forget", at] => Command::Forget(address(at)?),
+            ["group", id, list] => Command::Create(group_id(id)?, read_members(list)?),
+            ["alter", id, list] => Command::Alter(group_id(id)?, read_members(list)?),
+            ["next", id, present, at, of] => Command::Next {
+                group: group_id(id)?,
+                present: session(present)?,
+                sequencer: address(at)?,
+                life: life(of)?,
+            },
+            _ => return Err(USAGE),
+        })
+    }
+
+    /// Whether it changes nothing.
+    pub fn reads(&self) -> bool {
+        matches!(self, Command::Show)
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Sequencer(at) => write!(f, "sequencer {at}"),
+            Command::Forget(at) => write!(f, "forget {at}"),
+            Command::Create(id, list) => write!(f, "group {:x} {}", id.0, joined(list)),
+            Command::Alter(id, list) => write!(f, "alter {:x} {}", id.0, joined(list)),
+            Command::Next { group, present, sequencer, life } => {
+                write!(f, "next {:x} {} {sequencer} {:x}", group.0, present.0, life.0)
+            }
+            Command::Show => f.write_str("show"),
+        }
+    }
+}
+
+fn joined(list: &[SocketAddr]) -> String {
+    let mut text = String::new();
+    for (place, at) in list.iter().enumerate() {
+        let comma = if place > 0 { "," } else { "" };
+        let _ = write!(text, "{comma}{at}");
+    }
+    text
+}
+
+/// `ID SESSION SEQUENCER LIFE MEMBERS`, the sequencer being `-` before the first session.
+pub fn push_group(id: GroupId, group: &Group, out: &mut String) {
+    let _ = match group.sequencer {
+        Some((at, life)) => write!(out, "{:x} {} {at} {:x} ", id.0, group.session.0, life.0),
+        None => write!(out, "{:x} {} - 0 ", id.0, group.session.0),
+    };
+    out.push_str(&joined(&group.members));
+}
+
+/// Reads what [`push_group`] has written.
+pub fn read_group(text: &str) -> Result<(GroupId, Group), ParseError> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [id, number, at, of, list] = words[..] else { return Err(USAGE) };
+    let sequencer = match at {
+        "-" => None,
+        at => Some((address(at)?, life(of)?)),
+    };
+    let group = Group { session: session(number)?, sequencer, members: read_members(list)? };
+    Ok((group_id(id)?, group))
+}
+
+/// Everything that is known, as `show` answers it: `SEQUENCER,...;GROUP;GROUP...`.
+pub fn push_all<'a>(
+    sequencers: &[SocketAddr],
+    groups: impl Iterator<Item = (&'a GroupId, &'a Group)>,
+    out: &mut String,
+) {
+    out.push_str(&joined(sequencers));
+    for (&id, group) in groups {
+        out.push(';');
+        push_group(id, group, out);
+    }
+}
+
+/// What `show` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The sequencers that may be chosen.
+    pub sequencers: Vec<SocketAddr>,
+    /// The groups.
+    pub groups: Vec<(GroupId, Group)>,
+}
+
+/// Reads what [`push_all`] has written.
+pub fn read_all(text: &str) -> Result<Shown, ParseError> {
+    let mut parts = text.split(';');
+    let list = parts.next().unwrap_or_default().trim();
+    let words = list.split(',').filter(|word| !word.is_empty());
+    let sequencers = words.map(address).collect::<Result<_, _>>()?;
+    Ok(Shown { sequencers, groups: parts.map(read_group).collect::<Result<_, _>>()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_they_are_written() {
+        let (a, b) = ("10.0.0.1:1".parse().unwrap(), "[fe80::2]:65535".parse().unwrap());
+        let group = GroupId(0xfeed);
+        let next = Command::Next { group, present: Session(4), sequencer: b, life: Life(u64::MAX) };
+        for command in [
+            Command::Sequencer(a),
+            Command::Forget(b),
+            Command::Create(group, vec![a, b]),
+            Command::Alter(GroupId(u64::MAX), vec![b]),
+            next,
+            Command::Show,
+        ] {
+            assert_eq!(Command::parse(&command.to_string()), Ok(command));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (line, error) in [
+            ("", USAGE),
+            ("show all", USAGE),
+            ("sequencer", USAGE),
+            ("sequencer localhost:1", BAD_ADDRESS),
+            ("group 0 10.0.0.1:1", BAD_ID),
+            ("group +1 10.0.0.1:1", BAD_ID),
+            ("group 1 10.0.0.1:1,10.0.0.1:1", BAD_MEMBERS),
+            ("group 1 ,", BAD_ADDRESS),
+            ("next 1 x 10.0.0.1:1 1", BAD_NUMBER),
+            ("next 1 1 10.0.0.1:1 g", BAD_NUMBER),
+        ] {
+            assert_eq!(Command::parse(line), Err(error), "{line}");
+        }
+        let ten: Vec<String> = (0..10).map(|n| format!("10.0.0.1:{}", n + 1)).collect();
+        assert_eq!(Command::parse(&format!("group 1 {}", ten.join(","))), Err(BAD_MEMBERS));
+    }
+}

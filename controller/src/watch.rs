@@ -1,0 +1,458 @@
+//! The leader's watch ([NOPaxos] 4.3): what to probe, when a sequencer has failed, which one comes
+//! next, whom to tell. Time and datagrams come in, datagrams and proposals go out.
+//!
+//! Of each group: its session is *committed*, then *opened* at its sequencer, then *listened to* by
+//! its members. The session is given up when its sequencer is silent for `suspect`, has another
+//! life, or f + 1 members cannot hear it.
+//!
+//! Invariants: `Open` is sent only for what is committed, with the life that was committed; nobody
+//! is told of a session that is not open. One that does not lead sends nothing but `Elsewhere`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use oum::{Control, Life, Session};
+use smr::{GroupId, ReplicaId};
+
+use crate::config::Group;
+
+/// Asked of sequencers that serve no group: no group has this id.
+const NO_GROUP: GroupId = GroupId(0);
+/// A member's complaint counts for so long, in microseconds.
+const COMPLAINT: u64 = 1_000_000;
+/// A proposal without an answer is made again after this, in microseconds.
+const PROPOSE_AGAIN: u64 = 200_000;
+/// A member that does not answer is told less and less often, up to so many probes apart.
+const MOST_GAP: u32 = 64;
+
+/// How often, and how long, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two probes of a sequencer.
+    pub probe: u64,
+    /// A sequencer that has been silent for so long has failed; more than `probe`.
+    pub suspect: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing { probe: 5_000, suspect: 40_000 }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Send this.
+    Send(SocketAddr, Control),
+    /// Have this committed; the answer comes to [`Watch::learn_group`].
+    Propose {
+        /// The group.
+        group: GroupId,
+        /// Only if this is its session.
+        present: Session,
+        /// The next session's sequencer.
+        sequencer: SocketAddr,
+        /// Which life of it.
+        life: Life,
+    },
+    /// An operator may want to know this.
+    Tell(News),
+}
+
+/// Why a session is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The sequencer does not answer.
+    Silent,
+    /// It has been restarted.
+    Restarted,
+    /// f + 1 members do not hear it.
+    Unheard,
+}
+
+/// What has happened to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Its session is given up for this reason.
+    Failed(GroupId, Session, SocketAddr, Reason),
+    /// It is to be given up, but no other sequencer answers.
+    NoOther(GroupId, Session),
+    /// Its session is open, so many microseconds after it was committed.
+    Opened(GroupId, Session, SocketAddr, u64),
+    /// All members know the session, so many microseconds after it was committed.
+    Listening(GroupId, Session, u64),
+}
+
+/// A sequencer that has answered.
+#[derive(Clone, Copy, Debug)]
+struct Alive {
+    life: Life,
+    heard: u64,
+}
+
+/// A group whose session is watched.
+#[derive(Debug)]
+struct Watched {
+    group: Group,
+    /// When the session, or that this one leads, was learnt.
+    since: u64,
+    opened: bool,
+    /// When the sequencer last said that it has the session.
+    heard: u64,
+    /// The members that know the session, a bit each.
+    listening: u16,
+    /// The members are told again then, and so many probes later again.
+    tell: u64,
+    gap: u32,
+    complaints: BTreeMap<ReplicaId, u64>,
+    /// When the next session was proposed.
+    proposed: Option<u64>,
+    /// That no other sequencer answers has been told.
+    stuck: bool,
+    /// When the group left a sequencer.
+    left: BTreeMap<SocketAddr, u64>,
+}
+
+/// The watch of one controller.
+#[derive(Debug)]
+pub struct Watch {
+    timing: Timing,
+    leads: bool,
+    leader: Option<SocketAddr>,
+    sequencers: Vec<SocketAddr>,
+    alive: BTreeMap<SocketAddr, Alive>,
+    groups: BTreeMap<GroupId, Watched>,
+    next_probe: u64,
+}
+
+impl Watch {
+    /// The watch of a controller that does not lead.
+    pub fn new(timing: Timing) -> Watch {
+        Watch {
+            timing,
+            leads: false,
+            leader: None,
+            sequencers: Vec::new(),
+            alive: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            next_probe: 0,
+        }
+    }
+
+    /// This controller leads from now on, or no longer. What is committed must be learnt after it.
+    pub fn lead(&mut self, leads: bool) {
+        if leads != self.leads {
+            self.leads = leads;
+            self.groups.clear();
+            self.alive.clear();
+            self.next_probe = 0;
+        }
+    }
+
+    /// Whether this controller leads.
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Where the leader is, as far as is known.
+    pub fn follow(&mut self, leader: Option<SocketAddr>) {
+        self.leader = leader;
+    }
+
+    /// These sequencers may be chosen.
+    pub fn learn_sequencers(&mut self, sequencers: &[SocketAddr]) {
+        self.sequencers = sequencers.to_vec();
+        self.alive.retain(|at, _| sequencers.contains(at));
+    }
+
+    /// This is committed.
+    pub fn learn_group(&mut self, now: u64, id: GroupId, group: &Group, out: &mut Vec<Act>) {
+        if !self.leads {
+            return;
+        }
+        let fresh = Watched {
+            group: group.clone(),
+            since: now,
+            opened: false,
+            heard: now,
+            listening: 0,
+            tell: now,
+            gap: 1,
+            complaints: BTreeMap::new(),
+            proposed: None,
+            stuck: false,
+            left: BTreeMap::new(),
+        };
+        match self.groups.get_mut(&id) {
+            None => {
+                self.groups.insert(id, fresh);
+            }
+            // What was learnt late.
+            Some(known) if group.session < known.group.session => return,
+            Some(known) if *group == known.group => return,
+            Some(known) => {
+                let mut left = std::mem::take(&mut known.left);
+                if let Some((at, _)) = known.group.sequencer {
+                    left.insert(at, now);
+                }
+                *known = Watched { left, ..fresh };
+            }
+        }
+        self.serve(now, id, out);
+    }
+
+    /// A datagram has come.
+    pub fn receive(&mut self, now: u64, from: SocketAddr, control: &Control, out: &mut Vec<Act>) {
+        match *control {
+            Control::Ask { group } => self.on_ask(from, group, out),
+            _ if !self.leads => {}
+            Control::Opened { group, session, life, .. } => {
+                self.on_opened(now, from, group, session, life, out);
+            }
+            Control::Listening { group, session, from } => {
+                self.on_listening(now, group, session, from, out);
+            }
+            Control::Unheard { group, session, from } => {
+                self.on_unheard(now, group, session, from, out);
+            }
+            Control::Open { .. }
+            | Control::Probe { .. }
+            | Control::Listen { .. }
+            | Control::Elsewhere { .. } => {}
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: u64, out: &mut Vec<Act>) {
+        if !self.leads {
+            return;
+        }
+        if now >= self.next_probe {
+            self.next_probe = now + self.timing.probe;
+            self.probe(out);
+        }
+        let ids: Vec<GroupId> = self.groups.keys().copied().collect();
+        for id in ids {
+            self.judge(now, id, out);
+            self.tell_members(now, id, out);
+        }
+    }
+
+    /// When [`Watch::tick`] has something to do, in microseconds; it need not be earlier.
+    pub fn deadline(&self) -> Option<u64> {
+        self.leads.then_some(self.next_probe)
+    }
+
+    /// What is open is probed, and what is not is opened.
+    fn probe(&self, out: &mut Vec<Act>) {
+        let mut serving = Vec::new();
+        for (&id, watched) in &self.groups {
+            let Some((at, life)) = watched.group.sequencer else { continue };
+            serving.push(at);
+            out.push(Act::Send(at, watched.ask(id, life)));
+        }
+        for &at in self.sequencers.iter().filter(|at| !serving.contains(at)) {
+            out.push(Act::Send(at, Control::Probe { group: NO_GROUP }));
+        }
+    }
+
+    /// Goes on with a group as soon as its session is known.
+    fn serve(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
+        let watched = &self.groups[&id];
+        match watched.group.sequencer {
+            Some((at, life)) => out.push(Act::Send(at, watched.ask(id, life))),
+            None => self.judge(now, id, out),
+        }
+    }
+
+    fn on_ask(&self, from: SocketAddr, group: GroupId, out: &mut Vec<Act>) {
+        if self.leads {
+            let listen = self.groups.get(&group).and_then(|watched| watched.listen(group));
+            out.extend(listen.map(|listen| Act::Send(from, listen)));
+        } else if let Some(controller) = self.leader {
+            out.push(Act::Send(from, Control::Elsewhere { group, controller }));
+        }
+    }
+
+    fn on_opened(
+        &mut self,
+        now: u64,
+        from: SocketAddr,
+        id: GroupId,
+        session: Session,
+        life: Life,
+        out: &mut Vec<Act>,
+    ) {
+        let serves = |watched: &Watched| watched.group.sequencer.is_some_and(|(at, _)| at == from);
+        if !self.sequencers.contains(&from) && !self.groups.values().any(serves) {
+            return;
+        }
+        let was_heard = self.alive.insert(from, Alive { life, heard: now }).is_some();
+        let Some(watched) = self.groups.get_mut(&id).filter(|watched| serves(watched)) else {
+            // Somebody may have waited for a sequencer.
+            if !was_heard {
+                let ids: Vec<GroupId> = self.groups.keys().copied().collect();
+                ids.into_iter().for_each(|id| self.judge(now, id, out));
+            }
+            return;
+        };
+        let its_life = watched.group.sequencer.is_some_and(|(_, known)| known == life);
+        if its_life && session == watched.group.session {
+            watched.heard = now;
+            if !watched.opened {
+                watched.opened = true;
+                out.push(Act::Tell(News::Opened(id, session, from, now - watched.since)));
+            }
+        }
+        self.judge(now, id, out);
+        self.tell_members(now, id, out);
+    }
+
+    fn on_listening(
+        &mut self,
+        now: u64,
+        id: GroupId,
+        session: Session,
+        member: ReplicaId,
+        out: &mut Vec<Act>,
+    ) {
+        let Some(watched) = self.groups.get_mut(&id) else { return };
+        if session != watched.group.session || !watched.has(member) {
+            return;
+        }
+        let before = watched.all_listen();
+        watched.listening |= 1 << member.0;
+        if watched.all_listen() && !before {
+            out.push(Act::Tell(News::Listening(id, session, now - watched.since)));
+        }
+    }
+
+    fn on_unheard(
+        &mut self,
+        now: u64,
+        id: GroupId,
+        session: Session,
+        member: ReplicaId,
+        out: &mut Vec<Act>,
+    ) {
+        let Some(watched) = self.groups.get_mut(&id) else { return };
+        if session == watched.group.session && watched.opened && watched.has(member) {
+            watched.complaints.insert(member, now);
+            self.judge(now, id, out);
+        }
+    }
+
+    /// Gives the group's session up if it must be.
+    fn judge(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
+        let reason = self.fault(now, id);
+        let Some(watched) = self.groups.get_mut(&id) else { return };
+        let Some(reason) = reason else {
+            watched.stuck = false;
+            return;
+        };
+        if watched.proposed.is_some_and(|at| now < at + PROPOSE_AGAIN) {
+            return;
+        }
+        let present = watched.group.session;
+        // A life that is over cannot be chosen, and one that is not heard should not be.
+        let shun = watched.group.sequencer.filter(|_| reason != Some(Reason::Restarted));
+        let choice = self.choose(now, id, shun.map(|(at, _)| at));
+        let watched = self.groups.get_mut(&id).expect("just seen");
+        let Some((sequencer, life)) = choice else {
+            // After a start the answers are on their way.
+            let waited = now >= watched.since + self.timing.suspect;
+            if waited && !std::mem::replace(&mut watched.stuck, true) {
+                out.push(Act::Tell(News::NoOther(id, present)));
+            }
+            return;
+        };
+        if let (Some(reason), Some((at, _))) = (reason, watched.group.sequencer) {
+            out.push(Act::Tell(News::Failed(id, present, at, reason)));
+        }
+        watched.proposed = Some(now);
+        out.push(Act::Propose { group: id, present, sequencer, life });
+    }
+
+    /// Whether the group needs another session, and why, if it has one.
+    fn fault(&mut self, now: u64, id: GroupId) -> Option<Option<Reason>> {
+        let watched = self.groups.get_mut(&id)?;
+        let Some((at, life)) = watched.group.sequencer else { return Some(None) };
+        let alive = self.alive.get(&at);
+        if alive.is_some_and(|alive| alive.life != life) {
+            return Some(Some(Reason::Restarted));
+        }
+        if now >= watched.heard + self.timing.suspect {
+            return Some(Some(Reason::Silent));
+        }
+        watched.complaints.retain(|_, &mut at| now < at + COMPLAINT);
+        // f + 1: without them there is no quorum.
+        let enough = watched.group.members.len().div_ceil(2);
+        (watched.complaints.len() >= enough).then_some(Some(Reason::Unheard))
+    }
+
+    /// A sequencer that answers: one that the group has not left, or left longest ago; of several,
+    /// different groups take different ones.
+    fn choose(
+        &self,
+        now: u64,
+        id: GroupId,
+        shun: Option<SocketAddr>,
+    ) -> Option<(SocketAddr, Life)> {
+        let count = self.sequencers.len().max(1) as u64;
+        let left = &self.groups[&id].left;
+        let known = self.sequencers.iter().enumerate();
+        let answering = known.filter_map(|(place, &at)| {
+            let alive = self.alive.get(&at)?;
+            let fit = now < alive.heard + self.timing.suspect && Some(at) != shun;
+            let turn = (place as u64 + id.0 % count) % count;
+            fit.then_some(((left.get(&at).copied().unwrap_or(0), turn), at, alive.life))
+        });
+        let (_, at, life) = answering.min_by_key(|&(rank, ..)| rank)?;
+        Some((at, life))
+    }
+
+    /// Tells the members of an open session that have not said that they know it.
+    fn tell_members(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
+        let probe = self.timing.probe;
+        let watched = self.groups.get_mut(&id).expect("a group that is watched");
+        let Some(listen) = watched.listen(id) else { return };
+        if now < watched.tell || watched.all_listen() {
+            return;
+        }
+        for (place, &member) in watched.group.members.iter().enumerate() {
+            if watched.listening & (1 << place) == 0 {
+                out.push(Act::Send(member, listen.clone()));
+            }
+        }
+        watched.tell = now + u64::from(watched.gap) * probe;
+        // The first few may be lost; later ones are for a member that is not there.
+        let told_long = now > watched.since + 16 * probe;
+        watched.gap = if told_long { (watched.gap * 2).min(MOST_GAP) } else { 1 };
+    }
+}
+
+impl Watched {
+    /// What its sequencer is to be asked.
+    fn ask(&self, id: GroupId, life: Life) -> Control {
+        if self.opened {
+            return Control::Probe { group: id };
+        }
+        let Group { session, members, .. } = self.group.clone();
+        Control::Open { group: id, session, life, members }
+    }
+
+    /// What members and those who ask are told, once the session is open.
+    fn listen(&self, group: GroupId) -> Option<Control> {
+        let (sequencer, _) = self.group.sequencer.filter(|_| self.opened)?;
+        Some(Control::Listen { group, session: self.group.session, sequencer })
+    }
+
+    fn has(&self, member: ReplicaId) -> bool {
+        usize::from(member.0) < self.group.members.len()
+    }
+
+    fn all_listen(&self) -> bool {
+        self.listening.count_ones() as usize == self.group.members.len()
+    }
+}

@@ -1,0 +1,67 @@
+//! `lockstep controller`: one controller, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, ensure};
+use controller::{Options, Timing, group_id, members};
+use node::Birth;
+use smr::{Durability, GroupId, MAX_REPLICAS, ReplicaId};
+
+use crate::cli::Controller;
+use crate::sequencer::resolve;
+use crate::serve::{die_with, group_of};
+
+pub fn controller(flags: Controller) -> Result<()> {
+    if let Some(parent) = flags.die_with_parent {
+        die_with(parent)?;
+    }
+    let id = flags.id;
+    let options = options(flags)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    controller::run(options, &stop, move |text| eprintln!("controller {id}: {text}"))?;
+    Ok(())
+}
+
+fn options(flags: Controller) -> Result<Options> {
+    let (id, count) = (usize::from(flags.id), flags.peers.len());
+    ensure!(count <= usize::from(MAX_REPLICAS), "there are at most 9 controllers");
+    ensure!(id < count, "--id {id} has no place among the {count} addresses in --peers");
+    ensure!(
+        flags.suspect_ms > flags.probe_ms,
+        "--suspect-ms {} must be longer than --probe-ms {}",
+        flags.suspect_ms,
+        flags.probe_ms
+    );
+    let controllers = all(&flags.peers).context("--peers")?;
+    let sequencers = all(&flags.sequencers).context("--sequencers")?;
+    let groups = flags.groups.iter().map(|text| group(text));
+    let groups = groups.collect::<Result<Vec<_>>>().context("--group")?;
+    let birth = match flags.bootstrap {
+        true => Birth::Bootstrap(group_of(&flags.peers)),
+        false => Birth::Join,
+    };
+    let face = resolve(&flags.listen).context("--listen")?;
+    let replica = ReplicaId(flags.id);
+    // A session that was given must never be given again.
+    let durability = Durability::Sync;
+    let node = node::Options::new(flags.dir, replica, flags.peers, flags.listen, durability, birth);
+    let timing = Timing { probe: flags.probe_ms * 1000, suspect: flags.suspect_ms * 1000 };
+    Ok(Options { node, face, controllers, timing, sequencers, groups })
+}
+
+fn all(list: &[String]) -> Result<Vec<SocketAddr>> {
+    list.iter().map(|text| resolve(text)).collect()
+}
+
+fn group(text: &str) -> Result<(GroupId, Vec<SocketAddr>)> {
+    let parts = text.split_once('=');
+    let (id, list) = parts.with_context(|| format!("{text}: not ID=MEMBER,MEMBER,..."))?;
+    let id = group_id(id).with_context(|| text.to_owned())?;
+    let list: Vec<String> = list.split(',').map(str::to_owned).collect();
+    Ok((id, members(all(&list)?).with_context(|| text.to_owned())?))
+}
