@@ -1,4 +1,4 @@
-//! Kills and pauses the replicas of a running group, under checked load.
+//! Kills and pauses the replicas of a running group, or kills its sequencer, under checked load.
 //!
 //! Each round does one thing to a group that is whole, measures how long no write is acknowledged,
 //! and waits until the group is whole again. In the end every key is read through every replica,
@@ -19,7 +19,8 @@ use crate::checked::{CheckedLoad, CheckedOptions, Recorded};
 use crate::checker;
 use crate::history::History;
 use crate::loss::{LossLoad, LossOptions, Losses, SYNC_EVERY};
-use crate::status::{Group, Status};
+use crate::sockets;
+use crate::status::{Group, Multicast, Status};
 
 /// How long a group may take to become whole, and to acknowledge a write.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,12 +40,14 @@ pub enum Fault {
     /// SIGSTOP a backup, SIGKILL all others at once, and wake it when they serve again (for
     /// durability lazy: clients of the stopped one may have seen what the others have lost)
     KillOthers,
+    /// SIGKILL the sequencer (order nopaxos), which must be a process on this machine
+    KillSequencer,
 }
 
 impl Fault {
     fn verb(self) -> &'static str {
         match self {
-            Fault::KillPrimary | Fault::KillRandom => "killed",
+            Fault::KillPrimary | Fault::KillRandom | Fault::KillSequencer => "killed",
             Fault::PausePrimary => "paused",
             Fault::KillAll => "killed all, of which",
             Fault::KillOthers => "killed all but",
@@ -90,11 +93,11 @@ pub struct ChaosOptions {
 /// What happened in a round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Round {
-    /// The replica that was hit.
-    pub replica: usize,
+    /// The replica that was hit; nothing if it was the sequencer.
+    pub replica: Option<usize>,
     /// What it was.
     pub role: String,
-    /// Milliseconds until the next write was acknowledged, by another replica.
+    /// Milliseconds until the next write was acknowledged, by another replica if one was hit.
     pub gap_ms: f64,
     /// Milliseconds until the group was whole again.
     pub whole_ms: f64,
@@ -240,12 +243,14 @@ fn run_rounds(options: &ChaosOptions, group: &Group, load: &mut dyn Load) -> Res
         std::thread::sleep(Duration::from_secs_f64(options.settle));
         let round = round(options, group, load, &mut rng)
             .with_context(|| format!("round {number} of {}", options.rounds))?;
+        let hit = match round.replica {
+            Some(id) => format!("replica {id} ({})", round.role),
+            None => format!("the {}", round.role),
+        };
         eprintln!(
-            "round {number}/{}: {} replica {} ({}): next write after {:.1} ms, whole in {:.0} ms",
+            "round {number}/{}: {} {hit}: next write after {:.1} ms, whole in {:.0} ms",
             options.rounds,
             options.fault.verb(),
-            round.replica,
-            round.role,
             round.gap_ms,
             round.whole_ms,
         );
@@ -262,6 +267,9 @@ fn round(
 ) -> Result<Round> {
     let statuses = group.wait_until_whole(PATIENCE)?;
     let primary = Group::primary(&statuses).context("a whole group has a primary")?;
+    if options.fault == Fault::KillSequencer {
+        return sequencer_round(group, load, &statuses[primary]);
+    }
     let replica = match options.fault {
         Fault::KillRandom => rng.random_range(0..statuses.len()),
         Fault::KillOthers => {
@@ -299,8 +307,42 @@ fn round(
     wait_until_back(options, group, &hit)?;
     load.resume();
     Ok(Round {
-        replica,
+        replica: Some(replica),
         role: statuses[replica].role.clone(),
+        gap_ms: gap.as_secs_f64() * 1e3,
+        whole_ms: hit_at.elapsed().as_secs_f64() * 1e3,
+    })
+}
+
+/// Kills the sequencer that the primary listens to. The group is whole again when it listens to
+/// another session and the sequencer runs as another process.
+fn sequencer_round(group: &Group, load: &mut dyn Load, primary: &Status) -> Result<Round> {
+    let Some(Multicast { session, sequencer: Some(address) }) = primary.multicast else {
+        bail!("the group has no sequencer: only with order nopaxos there is one");
+    };
+    let killed = sockets::owner(address)?
+        .with_context(|| format!("no process here has the sequencer's UDP address {address}"))?;
+    // It might be this program's own, if the address is another machine's.
+    ensure!(killed > 1 && killed != std::process::id() as i32, "{killed} is not to be killed");
+    let pid = Pid::from_raw(killed).context("a positive pid")?;
+    kill_process(pid, Signal::KILL).context("cannot kill the sequencer")?;
+    let hit_at = load.watch(None);
+    let gap = load.gap(PATIENCE)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let statuses = group.wait_until_whole(left)?;
+        let moved = |status: &Status| status.multicast.is_some_and(|now| now.session > session);
+        let runs = sockets::owner(address)?.is_some_and(|owner| owner != killed);
+        if statuses.iter().all(moved) && runs {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the killed sequencer at {address} was not replaced");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(Round {
+        replica: None,
+        role: "sequencer".to_owned(),
         gap_ms: gap.as_secs_f64() * 1e3,
         whole_ms: hit_at.elapsed().as_secs_f64() * 1e3,
     })
@@ -476,7 +518,7 @@ mod tests {
         let history = History { operations };
         let recorded = Recorded { history, lost_writes, failures: BTreeMap::new() };
         let round =
-            |gap_ms| Round { replica: 0, role: "primary".to_string(), gap_ms, whole_ms: 1.0 };
+            |gap_ms| Round { replica: Some(0), role: "primary".to_string(), gap_ms, whole_ms: 1.0 };
         report(&options(), "memory".to_string(), vec![round(3.0), round(1.0), round(2.0)], recorded)
     }
 
@@ -520,6 +562,7 @@ mod tests {
                 commit_number: 0,
                 durability: String::new(),
                 forgetful: false,
+                multicast: None,
             };
             assert!(signal(&status, Signal::KILL).is_err());
         }

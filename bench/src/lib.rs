@@ -3,7 +3,8 @@
 //! - [`load`] measures any RESP server, with the operations of [`workload`], and [`index`] the
 //!   index alone, with the same;
 //! - [`checked`] records what clients saw ([`history`]) and [`checker`] judges it;
-//! - [`chaos`] kills and pauses the replicas of a running group under checked load;
+//! - [`chaos`] kills and pauses the replicas of a running group, or its sequencer, under checked
+//!   load;
 //! - [`loss`] tells what a crash of the whole group has taken from its clients;
 //! - [`lazy`] and [`mu`] draw the papers' figures.
 //!
@@ -27,6 +28,7 @@ pub mod loss;
 pub mod mu;
 pub mod plot;
 mod report;
+mod sockets;
 pub mod status;
 mod watch;
 

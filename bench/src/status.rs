@@ -37,6 +37,18 @@ pub struct Status {
     /// Whether it restarted and may have forgotten what it acknowledged (durability `lazy`).
     #[serde(default)]
     pub forgetful: bool,
+    /// Of a replica whose messages a sequencer numbers.
+    #[serde(default)]
+    pub multicast: Option<Multicast>,
+}
+
+/// What a replica knows of its sequencer.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct Multicast {
+    /// Its session.
+    pub session: u32,
+    /// Where it is, if the replica knows.
+    pub sequencer: Option<SocketAddr>,
 }
 
 impl Status {
@@ -137,7 +149,17 @@ mod tests {
         let durability = "memory".to_string();
         let role = role.to_string();
         let (op_number, forgetful) = (commit_number, false);
-        Status { id: 0, pid: 1, role, view, op_number, commit_number, durability, forgetful }
+        Status {
+            id: 0,
+            pid: 1,
+            role,
+            view,
+            op_number,
+            commit_number,
+            durability,
+            forgetful,
+            multicast: None,
+        }
     }
 
     #[test]

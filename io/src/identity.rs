@@ -11,7 +11,7 @@
 //! | 19 | 1 | 1 if the disk may have lost something and the replica has not recovered |
 //! | 20 | 8 | incarnation; 0 before the first start |
 //! | 28 | 8 | the segment that the incarnation began with |
-//! | 36 | 4 | how the group orders requests: 0 vsr, 1 mu |
+//! | 36 | 4 | how the group orders requests: 0 vsr, 1 mu, 2 nopaxos |
 //! | 40 | 4 | crc32c of the bytes before |
 
 use std::path::Path;

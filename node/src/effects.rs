@@ -2,7 +2,8 @@
 
 use smr::executor::CheckpointStep;
 use smr::{
-    ClientMessage, Effect, Incarnation, Input, Outcome, ReplicaId, Reply, Role, To, Viewstamp,
+    ClientMessage, Effect, Incarnation, Input, MAX_REPLICAS, Outcome, ReplicaId, Reply, Role, To,
+    Viewstamp,
 };
 use wire::{FIRST_CLIENT, Frame, Kind};
 
@@ -41,7 +42,11 @@ impl<F: Face, P: Family> Core<F, P> {
                 self.installing = true;
                 self.snapshots.install(position);
             }
-            Effect::Protocol(effect) => self.family.perform(effect),
+            Effect::Protocol(effect) => {
+                if let Some(reply) = self.family.perform(effect) {
+                    self.send_reply(reply);
+                }
+            }
         }
     }
 
@@ -53,22 +58,32 @@ impl<F: Face, P: Family> Core<F, P> {
         }
     }
 
-    /// Sends a reply to the gateway that asked.
+    /// Tells the client what the host answers.
     fn reply(&mut self, mut reply: Reply) {
         let gateway = reply.client.gateway;
-        if gateway == u32::from(self.options.replica.0) {
-            return self.on_reply(reply);
+        if gateway != u32::from(self.options.replica.0) {
+            fit(&mut reply);
         }
-        fit(&mut reply);
         if gateway >= FIRST_CLIENT {
             self.gateway.counters.dropped_frames += u64::from(!self.peers.reply(&reply));
         } else {
-            self.send(To::One(ReplicaId(gateway as u8)), Kind::Reply, |out| reply.encode(out));
+            self.send_reply(P::sign(self.host.protocol(), reply));
         }
     }
 
-    fn on_reply(&mut self, reply: Reply) {
-        self.gateway.on_reply(self.now, reply);
+    /// Sends a reply to the gateway that asked.
+    fn send_reply(&mut self, reply: P::Reply) {
+        let gateway = P::client(&reply).gateway;
+        if gateway == u32::from(self.options.replica.0) {
+            self.on_reply(reply);
+        } else if gateway < u32::from(MAX_REPLICAS) {
+            let to = To::One(ReplicaId(gateway as u8));
+            self.send(to, Kind::Reply, |out| P::encode_reply(&reply, out));
+        }
+    }
+
+    fn on_reply(&mut self, reply: P::Reply) {
+        P::hear(&mut self.gateway, self.now, reply);
         self.tell();
     }
 
@@ -86,12 +101,12 @@ impl<F: Face, P: Family> Core<F, P> {
                 }
                 _ => false,
             },
-            Kind::Reply => match Reply::decode(payload) {
-                Ok(reply) => {
+            Kind::Reply => match P::decode_reply(payload) {
+                Some(reply) => {
                     self.on_reply(reply);
                     true
                 }
-                Err(_) => false,
+                None => false,
             },
             Kind::Hello => false,
         };
@@ -231,11 +246,14 @@ impl<F: Face, P: Family> Core<F, P> {
     }
 }
 
+/// The longest answer that fits into a frame with all that goes around it, in bytes.
+const LONGEST_ANSWER: usize = wire::MAX_PAYLOAD - Reply::OVERHEAD - nopaxos::Reply::OVERHEAD;
+
 /// Takes an answer out of its reply that fits into no frame. Without its bytes the gateway reports
 /// that they are missing; without any reply it would ask for ever.
 fn fit(reply: &mut Reply) {
     if let Outcome::Done { body, .. } = &mut reply.outcome
-        && body.len() > wire::MAX_PAYLOAD - Reply::OVERHEAD
+        && body.len() > LONGEST_ANSWER
     {
         body.clear();
     }
@@ -251,8 +269,7 @@ mod tests {
 
     #[test]
     fn the_longest_answer_fits_and_a_longer_one_is_taken_out() {
-        let longest = wire::MAX_PAYLOAD - Reply::OVERHEAD;
-        for (length, left) in [(longest, longest), (longest + 1, 0)] {
+        for (length, left) in [(LONGEST_ANSWER, LONGEST_ANSWER), (LONGEST_ANSWER + 1, 0)] {
             let position = Viewstamp::new(View(1), OpNumber(1));
             let mut reply = Reply {
                 client: ClientId { gateway: 1, incarnation: Incarnation(1) },

@@ -19,6 +19,13 @@ pub enum Error {
         /// The operating system's answer.
         source: std::io::Error,
     },
+    /// A controller's address is not known.
+    Controller {
+        /// The address.
+        name: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// The directory through which the replicas of a machine share memory cannot be used.
     Memory {
         /// The directory.
@@ -80,6 +87,9 @@ impl fmt::Display for Error {
                 "cannot listen on {address} for {purpose}: {source}; stop what uses the port, or \
                  choose another"
             ),
+            Error::Controller { name, source } => {
+                write!(f, "controller {name}: {source}; give its address as host:port")
+            }
             Error::Memory { directory, source } => write!(
                 f,
                 "cannot meet the other replicas in {}: {source}; choose another directory, with a \

@@ -1,6 +1,7 @@
 //! What a node tells its operator, at most a few lines an hour in good times.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use smr::{OpNumber, ReplicaId, Role, View, Viewstamp};
 
@@ -38,6 +39,13 @@ pub enum Event {
     MemoryShared(ReplicaId),
     /// The process of this replica has ended, and its memory is let go of.
     MemoryGone(ReplicaId),
+    /// Requests are numbered by this sequencer from now on.
+    Session {
+        /// In this session.
+        session: u32,
+        /// Where requests are sent.
+        sequencer: SocketAddr,
+    },
     /// A connection to or from a peer was refused, and why.
     PeerRefused(String),
     /// A checkpoint is on disk.
@@ -90,6 +98,9 @@ impl fmt::Display for Event {
             Event::MemoryShared(replica) => write!(f, "shares memory with replica {}", replica.0),
             Event::MemoryGone(replica) => {
                 write!(f, "the process of replica {} has ended", replica.0)
+            }
+            Event::Session { session, sequencer } => {
+                write!(f, "session {session} of the sequencer at {sequencer}")
             }
             Event::PeerRefused(why) => write!(f, "refused a peer: {why}"),
             Event::Checkpoint(position) => write!(f, "checkpoint at {}", position.op.0),

@@ -5,6 +5,8 @@
 //! Invariants: a connection's answers leave in the order of its commands; a command sees the
 //! effects of all commands before it on its connection.
 
+use std::net::SocketAddr;
+
 use smr::{
     Durability, GroupId, Identity, Now, OpNumber, OrderedBy, ReplicaId, Report, StateMachine,
     Viewstamp,
@@ -142,6 +144,31 @@ pub struct MemoryStatus {
     pub tail: OpNumber,
 }
 
+/// What a replica that takes ordered multicast messages knows of them. Counts are since its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MulticastStatus {
+    /// The session that it listens to; 0 before the first.
+    pub session: u32,
+    /// Where requests go to be numbered, if it is known.
+    pub sequencer: Option<SocketAddr>,
+    /// The number of the message that it waits for.
+    pub next: u64,
+    /// Dropped messages of which it is not known yet what becomes.
+    pub open_gaps: usize,
+    /// Messages that were dropped on the way here.
+    pub missing: u64,
+    /// Of those, the ones that another replica had.
+    pub found: u64,
+    /// Places in the log where nothing is executed, since nobody had the message.
+    pub no_ops: u64,
+    /// Views that it took part in.
+    pub views: u64,
+    /// Datagrams that came twice or late, of others, damaged, or for which there was no room.
+    pub ignored: u64,
+    /// Requests of its own clients that could not be sent to the sequencer.
+    pub unsent: u64,
+}
+
 /// The replica's state as it was at the start of the turn.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -157,6 +184,8 @@ pub struct Status {
     pub view_number: u64,
     /// Of a replica that shares memory with the others.
     pub memory: Option<MemoryStatus>,
+    /// Of a replica that takes ordered multicast messages.
+    pub multicast: Option<MulticastStatus>,
     /// When the process started, in [`Now::micros`].
     pub started_at: u64,
     /// Client connections now.

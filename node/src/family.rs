@@ -4,11 +4,13 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use smr::{Now, OrderedBy, Protocol, View};
+use smr::{ClientId, ClientMessage, Host, Now, OrderedBy, Protocol, Reply, StateMachine, View};
 
 use crate::event::Event;
-use crate::face::MemoryStatus;
+use crate::face::Status;
+use crate::gateway::Gateway;
 use crate::poll::Poll;
+use crate::replica::Effects;
 
 /// What a replica of a family says to others.
 pub(crate) type MessageOf<P> = <<P as Family>::Replica as Protocol>::Message;
@@ -18,8 +20,10 @@ pub(crate) type EventOf<P> = <<P as Family>::Replica as Protocol>::Event;
 pub(crate) type EffectOf<P> = <<P as Family>::Replica as Protocol>::Effect;
 
 /// A protocol with all that carries its own effects and events.
-pub(crate) trait Family {
+pub(crate) trait Family: Sized {
     type Replica: Protocol;
+    /// What a client is told.
+    type Reply;
 
     const ORDERED_BY: OrderedBy;
 
@@ -27,11 +31,38 @@ pub(crate) trait Family {
 
     fn decode(payload: Bytes) -> Option<MessageOf<Self>>;
 
+    /// Makes what a client is told of what the host answers.
+    fn sign(replica: &Self::Replica, reply: Reply) -> Self::Reply;
+
+    /// The client that is told.
+    fn client(reply: &Self::Reply) -> ClientId;
+
+    fn encode_reply(reply: &Self::Reply, out: &mut Vec<u8>);
+
+    fn decode_reply(payload: Bytes) -> Option<Self::Reply>;
+
+    /// A reply has come to the gateway that asked.
+    fn hear(gateway: &mut Gateway, now: Now, reply: Self::Reply);
+
+    /// A client has said something to this replica.
+    fn ask<S: StateMachine>(
+        host: &mut Host<Self::Replica, S>,
+        now: Now,
+        message: ClientMessage,
+        effects: &mut Effects<Self>,
+    ) {
+        host.client(now, message, effects);
+    }
+
     /// A view as operators count them.
     fn view_number(view: View) -> u64;
 
-    /// Does what is the protocol's own; what comes of it are events.
-    fn perform(&mut self, effect: EffectOf<Self>);
+    /// Does what is the protocol's own; what comes of it are events. Returns what a client is to be
+    /// told, if it is that.
+    fn perform(&mut self, effect: EffectOf<Self>) -> Option<Self::Reply>;
+
+    /// Sends a request of this replica's gateway to all.
+    fn cast(&mut self, payload: &Bytes, now: Now);
 
     /// What has happened, until there is nothing more.
     fn next_event(&mut self) -> Option<EventOf<Self>>;
@@ -49,8 +80,8 @@ pub(crate) trait Family {
     /// Takes what operators should know.
     fn take_reports(&mut self, into: &mut Vec<Event>);
 
-    /// For operators.
-    fn memory_status(&self, replica: &Self::Replica) -> Option<MemoryStatus>;
+    /// Completes what operators see.
+    fn describe(&self, replica: &Self::Replica, status: &mut Status);
 }
 
 /// Viewstamped replication: messages alone.
@@ -58,6 +89,7 @@ pub(crate) struct Vsr;
 
 impl Family for Vsr {
     type Replica = vsr::Replica;
+    type Reply = Reply;
 
     const ORDERED_BY: OrderedBy = OrderedBy::Vsr;
 
@@ -69,12 +101,36 @@ impl Family for Vsr {
         vsr::Message::decode(payload).ok()
     }
 
+    fn sign(_: &vsr::Replica, reply: Reply) -> Reply {
+        reply
+    }
+
+    fn client(reply: &Reply) -> ClientId {
+        reply.client
+    }
+
+    fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+        reply.encode(out);
+    }
+
+    fn decode_reply(payload: Bytes) -> Option<Reply> {
+        Reply::decode(payload).ok()
+    }
+
+    fn hear(gateway: &mut Gateway, now: Now, reply: Reply) {
+        gateway.on_reply(now, reply);
+    }
+
     fn view_number(view: View) -> u64 {
         view.0 >> 8
     }
 
-    fn perform(&mut self, never: Infallible) {
+    fn perform(&mut self, never: Infallible) -> Option<Reply> {
         match never {}
+    }
+
+    fn cast(&mut self, _: &Bytes, _: Now) {
+        unreachable!("its gateway asks single replicas");
     }
 
     fn next_event(&mut self) -> Option<Infallible> {
@@ -93,7 +149,5 @@ impl Family for Vsr {
 
     fn take_reports(&mut self, _: &mut Vec<Event>) {}
 
-    fn memory_status(&self, _: &vsr::Replica) -> Option<MemoryStatus> {
-        None
-    }
+    fn describe(&self, _: &vsr::Replica, _: &mut Status) {}
 }

@@ -6,17 +6,20 @@
 //! a crash of the group has taken back is told before anything else comes of what was under way.
 
 #[cfg(test)]
+mod counting;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use smr::client::{self, Answer, Client, Loss, OnLoss, Retry, Sends};
-use smr::{ClientId, Durability, Now, OpNumber, ReplicaId, Reply, RequestNumber, View, Viewstamp};
+use smr::client::{self, Answer, Loss};
+use smr::{Durability, Now, OpNumber, Reply, RequestNumber, View, Viewstamp};
 
 use crate::client::{Answers, Stall};
 use crate::face::{Counters, Failure, Note};
 use crate::held::{Held, MAX_BARRIERS};
+use crate::machine::{Machine, Outgoing};
 
 /// A batch is sent at once when it has this many bytes, or half of what a request may have.
 const BATCH_BYTES: usize = 512 << 10;
@@ -177,8 +180,10 @@ pub(crate) struct Bounds {
 
 /// The gateway.
 pub(crate) struct Gateway {
-    client: Client,
+    machine: Machine,
     bounds: Bounds,
+    /// Reads are requests like all others.
+    logs_reads: bool,
     writes: Batch,
     reads: Batch,
     /// Reads that must be logged and wait for the window.
@@ -186,7 +191,7 @@ pub(crate) struct Gateway {
     flying_writes: VecDeque<Flight>,
     flying_reads: VecDeque<Flight>,
     flying_bytes: usize,
-    sends: Sends,
+    outgoing: Outgoing,
     spare: Vec<Vec<Route>>,
     /// A request of the service's own is under way.
     errand: Option<RequestNumber>,
@@ -196,10 +201,10 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(id: ClientId, replicas: u8, retry: Retry, bounds: Bounds) -> Gateway {
-        let first = ReplicaId(id.gateway as u8);
+    pub fn new(machine: Machine, bounds: Bounds) -> Gateway {
         Gateway {
-            client: Client::new(id, replicas, first, retry, OnLoss::Report),
+            logs_reads: machine.logs_reads(),
+            machine,
             bounds,
             writes: Batch::default(),
             reads: Batch::default(),
@@ -207,7 +212,7 @@ impl Gateway {
             flying_writes: VecDeque::new(),
             flying_reads: VecDeque::new(),
             flying_bytes: 0,
-            sends: Vec::new(),
+            outgoing: Outgoing::default(),
             spare: Vec::new(),
             errand: None,
             held: Held::default(),
@@ -241,7 +246,7 @@ impl Gateway {
         note: Note,
         push: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
-        let logged = lane == Lane::Write || answers.unanswered_writes > 0;
+        let logged = lane == Lane::Write || answers.unanswered_writes > 0 || self.logs_reads;
         if logged && answers.unanswered_reads > 0 {
             answers.stall = Some(Stall::Reads);
             return false;
@@ -401,7 +406,7 @@ impl Gateway {
                 break;
             }
             let body = flight.body.clone();
-            let Some(number) = self.client.submit(now, body, false, &mut self.sends) else {
+            let Some(number) = self.machine.submit(now, body, false, &mut self.outgoing) else {
                 self.relogged.push_front(flight);
                 break;
             };
@@ -425,7 +430,7 @@ impl Gateway {
 
     fn send_writes(&mut self, now: Now) {
         let body = Bytes::from(std::mem::take(&mut self.writes.body));
-        let Some(number) = self.client.submit(now, body.clone(), false, &mut self.sends) else {
+        let Some(number) = self.machine.submit(now, body.clone(), false, &mut self.outgoing) else {
             self.writes.body = Vec::from(body);
             return;
         };
@@ -445,7 +450,7 @@ impl Gateway {
     /// for that and none of those under way will tell.
     fn send_barrier(&mut self, now: Now) {
         if self.held.wanted && self.held.barriers.len() < MAX_BARRIERS {
-            let sent = self.client.submit(now, Bytes::new(), true, &mut self.sends);
+            let sent = self.machine.submit(now, Bytes::new(), true, &mut self.outgoing);
             self.held.wanted = sent.is_none();
             self.held.barriers.extend(sent);
         }
@@ -453,7 +458,7 @@ impl Gateway {
 
     fn send_reads(&mut self, now: Now) {
         let body = Bytes::from(std::mem::take(&mut self.reads.body));
-        let Some(number) = self.client.read(now, body.clone(), &mut self.sends) else {
+        let Some(number) = self.machine.read(now, body.clone(), &mut self.outgoing) else {
             self.reads.body = Vec::from(body);
             return;
         };
@@ -471,7 +476,7 @@ impl Gateway {
     /// Sends a request on the service's own account, one at a time.
     pub fn send_errand(&mut self, now: Now, body: Vec<u8>) {
         if self.errand.is_none() {
-            self.errand = self.client.submit(now, Bytes::from(body), false, &mut self.sends);
+            self.errand = self.machine.submit(now, Bytes::from(body), false, &mut self.outgoing);
         }
     }
 
@@ -480,8 +485,9 @@ impl Gateway {
     }
 
     /// What is to be sent.
-    pub fn take_sends(&mut self, into: &mut Sends) {
-        into.append(&mut self.sends);
+    pub fn take_outgoing(&mut self, into: &mut Outgoing) {
+        into.replicas.append(&mut self.outgoing.replicas);
+        into.group.append(&mut self.outgoing.group);
     }
 
     /// What has to be told, in order.
@@ -489,15 +495,41 @@ impl Gateway {
         self.news.pop_front()
     }
 
-    /// A replica has answered.
+    /// A replica has answered for its group.
     pub fn on_reply(&mut self, now: Now, reply: Reply) {
-        let seen = self.client.expected();
-        let finished = self.client.on_reply(now, reply, &mut self.sends);
-        if let Some(Loss { kept, dropped, .. }) = self.client.take_loss() {
+        let seen = self.machine.expected();
+        let finished = self.machine.on_reply(now, reply, &mut self.outgoing);
+        if let Some(Loss { kept, dropped, .. }) = self.machine.take_loss() {
             self.lose(Viewstamp::new(seen, kept), &dropped);
         }
         if let Some(client::Finished { number, read, answer, .. }) = finished {
             self.on_answer(number, read, answer);
+        }
+    }
+
+    /// A replica has given its own reply, of those that are counted.
+    pub fn on_vote(&mut self, now: Now, reply: nopaxos::Reply) {
+        if let Some(client::Finished { number, read, answer, .. }) =
+            self.machine.on_vote(now, reply)
+        {
+            self.on_answer(number, read, answer);
+        }
+    }
+
+    /// The group's state is gone. No replica says so to a client that counts.
+    pub fn on_state_lost(&mut self) {
+        if !self.logs_reads {
+            return;
+        }
+        for batch in [&mut self.writes, &mut self.reads] {
+            batch.body.clear();
+            (batch.durable, batch.closed) = (false, false);
+        }
+        let flights = self.flying_writes.iter_mut().map(|flight| &mut flight.routes);
+        let batches = [&mut self.writes.routes, &mut self.reads.routes];
+        for routes in flights.chain(batches).filter(|routes| !routes.is_empty()) {
+            let finished = Finished::failed(std::mem::take(routes), Failure::StateLost);
+            self.news.push_back(News::Finished(finished));
         }
     }
 
@@ -510,6 +542,8 @@ impl Gateway {
             self.errand = None;
         }
         if errand || (!read && self.held.on_barrier(number)) {
+            // Its own replica tells a machine that counts of the durable point.
+            self.held.wanted &= !self.logs_reads;
             if matches!(answer, Answer::Retired) {
                 self.finish(Finished::failed(Vec::new(), Failure::Retired));
             }
@@ -574,7 +608,7 @@ impl Gateway {
     /// This replica knows of a durable point. It tells something of what the client machine has
     /// seen only if both are in the same view ([Mao] 4.3: coverage, not the order of numbers).
     pub fn on_durable(&mut self, view: View, durable: Viewstamp) {
-        if view == self.client.expected() {
+        if view == self.machine.expected() {
             self.learn(durable.op);
         }
     }
@@ -611,12 +645,14 @@ impl Gateway {
 
     /// This replica has entered a view: what is unanswered goes to its primary at once.
     pub fn on_view(&mut self, now: Now, view: View) {
-        self.client.on_view(now, view, &mut self.sends);
+        self.machine.on_view(now, view, &mut self.outgoing);
+        // What is durable is told of the view in which something was seen.
+        self.held.wanted |= self.logs_reads && !self.held.is_empty();
     }
 
     /// The client machine's timer.
     pub fn timeout(&mut self, now: Now) {
-        self.client.timeout(now, &mut self.sends);
+        self.machine.timeout(now, &mut self.outgoing);
     }
 
     /// Gives up a batch that has waited too long, if there is one. What was sent stays with the
@@ -672,7 +708,7 @@ impl Gateway {
         let oldest = sent.chain(waiting).min();
         let expiry = oldest.map(|since| since + self.bounds.patience);
         let held = self.held.deadline(self.bounds.patience);
-        expiry.into_iter().chain(self.client.deadline()).chain(held).min()
+        expiry.into_iter().chain(self.machine.deadline()).chain(held).min()
     }
 
     /// Takes back the list of a batch's routes, so that its memory is used again.

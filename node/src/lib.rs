@@ -17,6 +17,8 @@
 
 mod client;
 pub mod clock;
+mod controllers;
+mod datagrams;
 mod dial;
 mod disk;
 mod effects;
@@ -30,6 +32,8 @@ mod held;
 mod hello;
 mod inbound;
 mod introduce;
+mod machine;
+mod member;
 mod node;
 mod options;
 mod peers;
@@ -45,11 +49,11 @@ pub use disk::Emulation;
 pub use error::Error;
 pub use event::Event;
 pub use face::{
-    ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, Note, Order, PeerStatus, Status,
-    Step,
+    ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, MulticastStatus, Note, Order,
+    PeerStatus, Status, Step,
 };
 pub use node::Node;
-pub use options::{Birth, Options, Ordering, SharedMemory};
+pub use options::{Birth, Multicast, Options, Ordering, SharedMemory};
 pub use replica::Exit;
 pub use smr::OrderedBy;
 pub use start::holds_replica;

@@ -9,7 +9,8 @@ use crate::event::Event;
 use crate::face::Face;
 use crate::family::Vsr;
 use crate::introduce::{self, Introductions};
-use crate::options::{Ordering, SharedMemory};
+use crate::member::Member;
+use crate::options::{Multicast, Ordering, SharedMemory};
 use crate::replica::{Core, Exit};
 use crate::shared::{OwnMemory, Shared};
 use crate::start::Setting;
@@ -21,6 +22,7 @@ pub struct Node<F: Face>(Kind<F>);
 enum Kind<F: Face> {
     Vsr(Box<Core<F, Vsr>>),
     Mu(Box<Core<F, Shared>>),
+    Nopaxos(Box<Core<F, Member>>),
 }
 
 impl<F: Face> Node<F> {
@@ -50,6 +52,13 @@ impl<F: Face> Node<F> {
                 });
                 Kind::Mu(Box::new(core?))
             }
+            Ordering::Nopaxos(multicast) => {
+                multicast.check()?;
+                let core = Core::open(options, face, service, events, |setting| {
+                    nopaxos_replica(setting, &multicast)
+                });
+                Kind::Nopaxos(Box::new(core?))
+            }
         };
         Ok(Node(kind))
     }
@@ -62,6 +71,7 @@ impl<F: Face> Node<F> {
         match self.0 {
             Kind::Vsr(core) => core.run(stop),
             Kind::Mu(core) => core.run(stop),
+            Kind::Nopaxos(core) => core.run(stop),
         }
     }
 }
@@ -71,6 +81,18 @@ fn vsr_replica(setting: &Setting<'_>, timing: vsr::Timing, limits: vsr::Limits) 
     let (identity, replicas) = (hello.identity, hello.replicas);
     let config = vsr::Config::new(identity, replicas, options.durability, now.micros);
     vsr::Replica::new(vsr::Config { timing, limits, ..config })
+}
+
+fn nopaxos_replica(
+    setting: &Setting<'_>,
+    multicast: &Multicast,
+) -> Result<(Member, nopaxos::Replica), Error> {
+    let Setting { options, hello, now, .. } = setting;
+    let (identity, replicas) = (hello.identity, hello.replicas);
+    let config = nopaxos::Config::new(identity, replicas, options.durability, now.micros);
+    let limits = Multicast::limits(replicas);
+    let member = Member::join(identity, multicast, setting.poll, *now)?;
+    Ok((member, nopaxos::Replica::new(nopaxos::Config { limits, ..config })))
 }
 
 fn mu_replica(

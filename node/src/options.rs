@@ -62,6 +62,8 @@ pub enum Ordering {
     /// Mu, through the shared memory of one machine: protection against the end of a process, not
     /// of the machine.
     Mu(SharedMemory),
+    /// NOPaxos, by messages that a sequencer has numbered: replicas on any machines.
+    Nopaxos(Multicast),
 }
 
 impl Ordering {
@@ -70,6 +72,7 @@ impl Ordering {
         match self {
             Ordering::Vsr { .. } => OrderedBy::Vsr,
             Ordering::Mu(_) => OrderedBy::Mu,
+            Ordering::Nopaxos(_) => OrderedBy::Nopaxos,
         }
     }
 }
@@ -144,6 +147,46 @@ impl SharedMemory {
             stall: stall.max(20 * self.heartbeat),
             ..Timing::default()
         }
+    }
+}
+
+/// How a replica takes the messages that a sequencer has numbered.
+#[derive(Clone, Debug)]
+pub struct Multicast {
+    /// Where sequencers and controllers reach this replica over UDP, `host:port`.
+    pub address: String,
+    /// The controllers, `host:port`, at least one: they say who the sequencer is.
+    pub controllers: Vec<String>,
+    /// Longer requests go to the replicas directly and only their digests are numbered; in bytes, 64
+    /// to 60,000. On the way to the sequencer and from it they take up to 128 bytes more.
+    pub datagram_bytes: usize,
+}
+
+impl Multicast {
+    /// The longest body of a request, in bytes. What a new leader tells of has to fit into a frame.
+    pub(crate) const LONGEST_BODY: usize = 4 << 20;
+    /// What a gateway has under way at most beside one such body, in bytes.
+    pub(crate) const FLYING_BYTES: usize = 4 << 20;
+
+    /// Messages with the defaults for all but what has none: with the headers of IPv6 and UDP they
+    /// fit into a frame of Ethernet.
+    pub fn new(address: String, controllers: Vec<String>) -> Multicast {
+        Multicast { address, controllers, datagram_bytes: 1_300 }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.controllers.is_empty() {
+            return Err(Error::Combination("ordering by nopaxos needs at least one controller"));
+        }
+        if !(64..=60_000).contains(&self.datagram_bytes) {
+            return Err(Error::Combination("a datagram must have between 64 and 60000 bytes"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(replicas: u8) -> nopaxos::Limits {
+        let body_bytes = usize::from(replicas) * (Self::LONGEST_BODY + Self::FLYING_BYTES);
+        nopaxos::Limits { body_bytes, ..nopaxos::Limits::default() }
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Token {
     Client(u32),
     /// The end of a process that shares memory, by its id.
     Memory(u32),
+    /// The socket for the group's messages.
+    Multicast,
 }
 
 impl Token {
@@ -39,6 +41,7 @@ impl Token {
             Token::Outbound(place) => (4, place),
             Token::Client(place) => (5, place),
             Token::Memory(place) => (6, place),
+            Token::Multicast => (7, 0),
         };
         kind << 32 | u64::from(place)
     }
@@ -53,6 +56,7 @@ impl Token {
             4 => Token::Outbound(place),
             5 => Token::Client(place),
             6 => Token::Memory(place),
+            7 => Token::Multicast,
             _ => unreachable!("only packed tokens are registered"),
         }
     }

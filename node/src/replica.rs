@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use smr::client::Sends;
 use smr::{
     ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Report, Role,
-    StateMachine, StoreNumber, View,
+    StateMachine, StoreNumber, To, View,
 };
 use wire::Kind;
 
@@ -19,6 +18,7 @@ use crate::face::{Face, Failure, Order, Status};
 use crate::family::{EffectOf, Family, MessageOf};
 use crate::gateway::{End, Finished, Gateway, News};
 use crate::inbound::Arrived;
+use crate::machine::Outgoing;
 use crate::peers::Peers;
 use crate::poll::{Poll, Ready, Token};
 use crate::sessions::{Around, Sessions};
@@ -59,7 +59,7 @@ pub(crate) struct Core<F: Face, P: Family> {
     pub(crate) status: Status,
     pub(crate) now: Now,
     pub(crate) effects: Effects<P>,
-    pub(crate) sends: Sends,
+    pub(crate) outgoing: Outgoing,
     pub(crate) arrived: Arrived,
     pub(crate) issued: StoreNumber,
     pub(crate) stored: StoreNumber,
@@ -199,7 +199,7 @@ impl<F: Face, P: Family> Core<F, P> {
 
     fn on_ready(&mut self, ready: Ready) -> Result<(), Error> {
         match ready.token {
-            Token::Memory(_) => self.family.stir(),
+            Token::Memory(_) | Token::Multicast => self.family.stir(),
             Token::Wake => {
                 self.family.stir();
                 self.peers.adopt(&self.poll);
@@ -256,34 +256,58 @@ impl<F: Face, P: Family> Core<F, P> {
     /// Does what protocol and gateway want, until nothing more follows.
     fn settle(&mut self) {
         loop {
-            let mut effects = std::mem::take(&mut self.effects);
-            for effect in effects.drain(..) {
-                self.perform(effect);
-            }
-            if self.effects.is_empty() {
-                self.effects = effects;
-            }
+            self.perform_all();
+            // An event may follow from what the one before it has had done.
             while let Some(event) = self.family.next_event() {
                 self.host.step(self.now, Input::Event(event), &mut self.effects);
+                self.perform_all();
             }
-            let mut sends = std::mem::take(&mut self.sends);
-            self.gateway.take_sends(&mut sends);
-            for (to, message) in sends.drain(..) {
-                if to == self.options.replica {
-                    self.on_client_message(message);
-                } else {
-                    self.send(smr::To::One(to), Kind::Client, |out| message.encode(out));
-                }
-            }
-            self.sends = sends;
+            self.send_requests();
             if self.effects.is_empty() {
                 return;
             }
         }
     }
 
+    fn perform_all(&mut self) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            self.perform(effect);
+        }
+        if self.effects.is_empty() {
+            self.effects = effects;
+        }
+    }
+
+    /// Sends what the gateway asks.
+    fn send_requests(&mut self) {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        self.gateway.take_outgoing(&mut outgoing);
+        for (to, message) in outgoing.replicas.drain(..) {
+            if to == self.options.replica {
+                self.on_client_message(message);
+            } else {
+                self.send(To::One(to), Kind::Client, |out| message.encode(out));
+            }
+        }
+        for send in outgoing.group.drain(..) {
+            match send {
+                nopaxos::Send::Sequencer(payload) => self.family.cast(&payload, self.now),
+                nopaxos::Send::Replicas(request) => {
+                    let (expected, durable) = (View::default(), false);
+                    let message = ClientMessage::Request { expected, durable, request };
+                    self.send(To::Others, Kind::Client, |out| message.encode(out));
+                    // It should be there before its digest is.
+                    self.peers.flush(&self.poll, self.now.micros);
+                    self.on_client_message(message);
+                }
+            }
+        }
+        self.outgoing = outgoing;
+    }
+
     pub(crate) fn on_client_message(&mut self, message: ClientMessage) {
-        self.host.client(self.now, message, &mut self.effects);
+        P::ask(&mut self.host, self.now, message, &mut self.effects);
     }
 
     /// Does what faces have ordered.
@@ -322,6 +346,9 @@ impl<F: Face, P: Family> Core<F, P> {
             self.followed = report.view;
             self.gateway.on_view(self.now, report.view);
         }
+        if report.role == Role::StateLost {
+            self.gateway.on_state_lost();
+        }
     }
 
     fn refresh_status(&mut self) {
@@ -338,7 +365,7 @@ impl<F: Face, P: Family> Core<F, P> {
         self.status.connections = self.sessions.connections();
         self.status.counters = self.gateway.counters;
         self.peers.status(&mut self.status.peers);
-        self.status.memory = self.family.memory_status(self.host.protocol());
+        self.family.describe(self.host.protocol(), &mut self.status);
     }
 
     fn report(&mut self) {

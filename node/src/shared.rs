@@ -12,11 +12,12 @@ use bytes::Bytes;
 use fabric::shm::{Acquaintance, Endpoint, Window};
 use fabric::{Fabric, RegionId};
 use mu::{Event as Own, Memory, Replica};
-use smr::{Now, OpNumber, OrderedBy, Protocol, ReplicaId, Role, View};
+use smr::{ClientId, Now, OpNumber, OrderedBy, Protocol, ReplicaId, Reply, Role, View};
 
 use crate::event::Event;
-use crate::face::MemoryStatus;
+use crate::face::{self, MemoryStatus};
 use crate::family::Family;
+use crate::gateway::Gateway;
 use crate::introduce::Introductions;
 use crate::poll::{Interest, Poll, Token};
 
@@ -152,6 +153,7 @@ impl Shared {
 
 impl Family for Shared {
     type Replica = Replica<OwnMemory>;
+    type Reply = Reply;
 
     const ORDERED_BY: OrderedBy = OrderedBy::Mu;
 
@@ -163,13 +165,38 @@ impl Family for Shared {
         mu::Message::decode(payload).ok()
     }
 
+    fn sign(_: &Replica<OwnMemory>, reply: Reply) -> Reply {
+        reply
+    }
+
+    fn client(reply: &Reply) -> ClientId {
+        reply.client
+    }
+
+    fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+        reply.encode(out);
+    }
+
+    fn decode_reply(payload: Bytes) -> Option<Reply> {
+        Reply::decode(payload).ok()
+    }
+
+    fn hear(gateway: &mut Gateway, now: Now, reply: Reply) {
+        gateway.on_reply(now, reply);
+    }
+
     fn view_number(view: View) -> u64 {
         mu::round(view)
     }
 
     #[inline]
-    fn perform(&mut self, effect: mu::Effect) {
+    fn perform(&mut self, effect: mu::Effect) -> Option<Reply> {
         effect.perform(&mut self.endpoint);
+        None
+    }
+
+    fn cast(&mut self, _: &Bytes, _: Now) {
+        unreachable!("its gateway asks single replicas");
     }
 
     #[inline]
@@ -241,16 +268,16 @@ impl Family for Shared {
         into.append(&mut self.reports);
     }
 
-    fn memory_status(&self, replica: &Replica<OwnMemory>) -> Option<MemoryStatus> {
+    fn describe(&self, replica: &Replica<OwnMemory>, status: &mut face::Status) {
         let mu::Status { scores, leader, confirmed, tail, .. } = replica.status();
         let attached = (0..self.agreed.len() as u8).map(ReplicaId);
-        Some(MemoryStatus {
+        status.memory = Some(MemoryStatus {
             scores,
             leader,
             confirmed,
             attached: attached.map(|id| self.endpoint.window(id).is_some()).collect(),
             holder: self.endpoint.holder(mu::LOG),
             tail,
-        })
+        });
     }
 }

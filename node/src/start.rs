@@ -21,7 +21,8 @@ use crate::family::Family;
 use crate::gateway::{Bounds, Gateway};
 use crate::hello::ask_group;
 use crate::inbound::Arrived;
-use crate::options::{Birth, Ordering};
+use crate::machine::{Machine, Outgoing};
+use crate::options::{Birth, Multicast, Ordering};
 use crate::peers::Peers;
 use crate::poll::{Interest, Poll, Token};
 use crate::replica::Core;
@@ -39,6 +40,9 @@ const JOIN_PAUSE: Duration = Duration::from_millis(100);
 const LAZY_PACE: Duration = Duration::from_millis(3);
 /// When a gateway asks again where a fail-over takes milliseconds.
 const MU_RETRY: Retry = Retry { silence: 40_000, refusal: 500 };
+/// When a gateway first sends a request again that may have been dropped on the way to the
+/// sequencer, in microseconds.
+const NOPAXOS_RETRY: u64 = 20_000;
 
 /// What a protocol is set up with.
 pub(crate) struct Setting<'a> {
@@ -104,6 +108,22 @@ impl<F: Face, P: Family> Core<F, P> {
             order(&Setting { options: &options, hello: &hello, poll: &poll, now })?;
         let host = Host::new(replica, parts.executor);
         let report = host.protocol().report();
+        let mut status = Status {
+            identity,
+            replicas,
+            ordered_by: P::ORDERED_BY,
+            view_number: P::view_number(report.view),
+            memory: None,
+            multicast: None,
+            report,
+            started_at: now.micros,
+            connections: 0,
+            disk_full: false,
+            counters: Counters::default(),
+            clients: options.advertise.clone(),
+            peers: Vec::new(),
+        };
+        family.describe(host.protocol(), &mut status);
         let (max_clients, output_bytes) = (options.max_clients, options.output_bytes);
         Ok(Core {
             gateway: gateway(&options, identity),
@@ -111,27 +131,14 @@ impl<F: Face, P: Family> Core<F, P> {
             sessions: Sessions::new(face, clients_listeners, max_clients, output_bytes),
             disk: disk(&options, parts.log, &poll).map_err(os)?,
             snapshots: Snapshots::start(parts.directory, poll.waker()).map_err(os)?,
-            status: Status {
-                identity,
-                replicas,
-                ordered_by: P::ORDERED_BY,
-                view_number: P::view_number(report.view),
-                memory: family.memory_status(host.protocol()),
-                report,
-                started_at: now.micros,
-                connections: 0,
-                disk_full: false,
-                counters: Counters::default(),
-                clients: options.advertise.clone(),
-                peers: Vec::new(),
-            },
+            status,
             options,
             poll,
             family,
             host,
             now,
             effects: Vec::new(),
-            sends: Vec::new(),
+            outgoing: Outgoing::default(),
             arrived: Arrived::default(),
             issued: StoreNumber(0),
             stored: StoreNumber(0),
@@ -185,13 +192,27 @@ fn longest_body(options: &Options) -> usize {
     match &options.order {
         Ordering::Vsr { .. } => wire::LONGEST_BODY,
         Ordering::Mu(shared) => shared.longest_body(),
+        Ordering::Nopaxos(_) => Multicast::LONGEST_BODY,
     }
 }
 
-fn retry(options: &Options) -> Retry {
+fn machine(options: &Options, client: ClientId) -> Machine {
+    let replicas = options.peers.len() as u8;
     match &options.order {
-        Ordering::Vsr { timing, .. } => Retry::after(timing.retry),
-        Ordering::Mu(_) => MU_RETRY,
+        Ordering::Vsr { timing, .. } => {
+            Machine::asking(client, replicas, Retry::after(timing.retry))
+        }
+        Ordering::Mu(_) => Machine::asking(client, replicas, MU_RETRY),
+        Ordering::Nopaxos(multicast) => {
+            Machine::counting(client, replicas, NOPAXOS_RETRY, multicast.datagram_bytes)
+        }
+    }
+}
+
+fn flying_bytes(options: &Options) -> usize {
+    match &options.order {
+        Ordering::Vsr { .. } | Ordering::Mu(_) => FLYING_BYTES,
+        Ordering::Nopaxos(_) => Multicast::FLYING_BYTES,
     }
 }
 
@@ -200,12 +221,12 @@ fn gateway(options: &Options, identity: Identity) -> Gateway {
     let client = ClientId { gateway: u32::from(replica.0), incarnation };
     let bounds = Bounds {
         depth: options.window,
-        flying_bytes: FLYING_BYTES,
+        flying_bytes: flying_bytes(options),
         longest_body: longest_body(options),
         patience: options.patience.as_micros() as u64,
         durability: options.durability,
     };
-    Gateway::new(client, options.peers.len() as u8, retry(options), bounds)
+    Gateway::new(machine(options, client), bounds)
 }
 
 fn watch_entrances(poll: &Poll, listeners: &[TcpListener]) -> std::io::Result<()> {

@@ -105,6 +105,9 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// The most bytes that a reply takes beside what it carries.
+    pub const OVERHEAD: usize = 2 + 8 * smr::MAX_REPLICAS as usize;
+
     /// Whether this is the reply of its view's leader, which carries the result.
     pub fn is_leaders(&self) -> bool {
         self.reply.view.primary() == self.from

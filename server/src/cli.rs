@@ -23,7 +23,7 @@ pub enum Action {
     Status(Status),
     /// Measure a server of the Redis protocol, this store's durabilities, or its index
     Bench(Box<Bench>),
-    /// Kill or pause replicas of a demo under checked load
+    /// Kill or pause replicas of a demo, or kill its sequencer, under checked load
     Chaos(bench::chaos::ChaosOptions),
     /// Start a group over, empty, after it has lost its state (durability memory)
     Bootstrap(Bootstrap),
@@ -53,7 +53,7 @@ impl Durability {
     pub fn by_default(order: Order) -> Durability {
         match order {
             Order::Vsr => Durability::Sync,
-            Order::Mu => Durability::Memory,
+            Order::Mu | Order::Nopaxos => Durability::Memory,
         }
     }
 }
@@ -78,6 +78,9 @@ pub enum Order {
     /// Mu, through shared memory: all replicas on one machine; durability memory where nothing is
     /// said
     Mu,
+    /// NOPaxos, by messages that a sequencer in the network has numbered; durability memory where
+    /// nothing is said
+    Nopaxos,
 }
 
 impl Order {
@@ -86,6 +89,7 @@ impl Order {
         match self {
             Order::Vsr => "vsr",
             Order::Mu => "mu",
+            Order::Nopaxos => "nopaxos",
         }
     }
 }
@@ -208,6 +212,9 @@ The file given with --config has the same settings, in TOML; flags go before it:
   memory = \"/run/lockstep\"            # --memory, for order mu
   heartbeat_us = 10000                # --heartbeat-us, for order mu
   slot_bytes = 67584                  # --slot-bytes, for order mu
+  multicast = \"10.0.0.1:7600\"         # --multicast, for order nopaxos
+  controllers = [\"10.0.0.9:7800\"]     # --controllers, for order nopaxos
+  datagram_bytes = 1300               # --datagram-bytes, for order nopaxos
   bootstrap = false                   # --bootstrap
   group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
   max_clients = 10000                 # --max-clients
@@ -240,7 +247,7 @@ pub struct Serve {
     /// The data directory; made if missing
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// What an acknowledgement means [default: sync, or memory with --order mu]
+    /// What an acknowledgement means [default: sync, or memory with --order mu and nopaxos]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// How requests are ordered [default: vsr]
@@ -258,6 +265,17 @@ pub struct Serve {
     /// bytes to spare; the same for all replicas, at most 8 MiB [default: 66 KiB]
     #[arg(long)]
     pub slot_bytes: Option<usize>,
+    /// With --order nopaxos: where sequencers and controllers reach this replica over UDP:
+    /// address:port, as the controllers know it
+    #[arg(long)]
+    pub multicast: Option<String>,
+    /// With --order nopaxos: the controllers, host:port,host:port,...
+    #[arg(long, value_delimiter = ',')]
+    pub controllers: Vec<String>,
+    /// With --order nopaxos: longer requests go to the replicas directly, and only their digests are
+    /// numbered, 64 to 60000; the same for all replicas [default: 1300]
+    #[arg(long)]
+    pub datagram_bytes: Option<usize>,
     /// Create the group; only for the first start of all its replicas
     #[arg(long)]
     pub bootstrap: bool,
@@ -320,7 +338,7 @@ pub struct Demo {
     /// How many replicas, 1 to 9
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub replicas: u8,
-    /// What an acknowledgement means [default: sync, or memory with --order mu]
+    /// What an acknowledgement means [default: sync, or memory with --order mu and nopaxos]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// How requests are ordered

@@ -6,27 +6,34 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::cli::{Demo, Durability};
+use crate::cli::{Demo, Durability, Order};
 use crate::link::Link;
-use crate::supervise::Group;
+use crate::supervise::{Group, Part};
 
 /// How long the group may take until it serves.
 const READY: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
-/// Peers' ports are this far above those for clients.
+/// Peers' ports are this far above those for clients; so are, over UDP, those for ordered messages.
 const PEER_PORTS: u16 = 100;
+/// The sequencers' ports (UDP), from here above those for clients, and how many there are: one is
+/// chosen, and the others wait for its end.
+const SEQUENCER_PORTS: u16 = 110;
+pub const SEQUENCERS: u8 = 2;
+/// The controller's port for members (UDP), and the one for operators.
+const CONTROLLER_PORT: u16 = 120;
+const CONTROLLER_FACE: u16 = 130;
 
 /// What a demo's directory remembers.
 pub struct Plan {
     pub replicas: u8,
     pub durability: &'static str,
-    pub order: &'static str,
+    pub order: Order,
     pub group: String,
     pub port: u16,
     pub memcached_port: Option<u16>,
@@ -53,27 +60,63 @@ impl Plan {
         self.memcached_port(id).map(|port| format!("127.0.0.1:{port}"))
     }
 
+    fn at(&self, offset: u16) -> String {
+        format!("127.0.0.1:{}", self.port + offset)
+    }
+
+    /// Where the sequencer with this id is.
+    pub fn sequencer(&self, id: u8) -> String {
+        self.at(SEQUENCER_PORTS + u16::from(id))
+    }
+
+    /// Where members reach the controller.
+    pub fn controller(&self) -> String {
+        self.at(CONTROLLER_PORT)
+    }
+
+    /// Where operators reach the controller.
+    pub fn controller_face(&self) -> String {
+        self.at(CONTROLLER_FACE)
+    }
+
+    /// Everything that is to run.
+    pub fn parts(&self) -> Vec<Part> {
+        let (sequencers, controller) = match self.order {
+            Order::Nopaxos => (SEQUENCERS, Some(Part::Controller)),
+            Order::Vsr | Order::Mu => (0, None),
+        };
+        let sequencers = (0..sequencers).map(Part::Sequencer).chain(controller);
+        sequencers.chain((0..self.replicas).map(Part::Replica)).collect()
+    }
+
     /// Writes `demo.json`.
-    pub fn save(&self, pids: &[Option<u32>]) -> Result<()> {
+    pub fn save(&self, pids: &[(Part, Option<u32>)]) -> Result<()> {
+        let pid = |part| pids.iter().find(|(of, _)| *of == part).and_then(|(_, pid)| *pid);
         let members = (0..self.replicas).map(|id| {
             json!({
                 "id": id,
-                "pid": pids[usize::from(id)],
+                "pid": pid(Part::Replica(id)),
                 "resp": self.resp(id),
                 "memcached": self.memcached(id),
                 "peer": self.peer(id),
                 "dir": self.dir.join(id.to_string()),
             })
         });
+        let sequencers = pids.iter().filter_map(|(part, pid)| match part {
+            Part::Sequencer(id) => Some(json!({ "pid": pid, "address": self.sequencer(*id) })),
+            Part::Replica(_) | Part::Controller => None,
+        });
         let text = serde_json::to_string_pretty(&json!({
             "replicas": self.replicas,
             "durability": self.durability,
-            "order": self.order,
+            "order": self.order.name(),
             "group": self.group,
             "port": self.port,
             "created": self.created,
             "demo_pid": std::process::id(),
             "members": members.collect::<Vec<_>>(),
+            "sequencers": sequencers.collect::<Vec<_>>(),
+            "controller": pid(Part::Controller),
         }))?;
         let (path, fresh) = (self.dir.join("demo.json"), self.dir.join("demo.json.new"));
         std::fs::write(&fresh, text + "\n")
@@ -100,16 +143,16 @@ fn run(plan: &mut Plan, stop: &AtomicBool) -> Result<()> {
     let started = Instant::now();
     let mut group = Group::start(plan)?;
     while !group.serves() {
-        if stop.load(Ordering::Relaxed) {
+        if stop.load(Relaxed) {
             return group.stop();
         }
         let dead = group.dead();
         if !dead.is_empty() || started.elapsed() > READY {
             let what = match dead.first() {
-                Some(id) => format!("replica {id} has ended"),
+                Some(part) => format!("{part} has ended"),
                 None => "the group does not serve".to_owned(),
             };
-            let log = group.log_tail(dead.first().copied().unwrap_or(0));
+            let log = group.log_tail(dead.first().copied().unwrap_or(Part::Replica(0)));
             group.stop()?;
             bail!("{what}; its last words:\n{log}");
         }
@@ -118,7 +161,7 @@ fn run(plan: &mut Plan, stop: &AtomicBool) -> Result<()> {
     plan.created = true;
     plan.save(&group.pids())?;
     greet(plan, started.elapsed());
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Relaxed) {
         group.watch(plan)?;
         std::thread::sleep(POLL);
     }
@@ -132,7 +175,7 @@ fn greet(plan: &Plan, took: Duration) {
     println!(
         "ready: {} replicas, order {}, durability {}, after {} ms; data in {}",
         plan.replicas,
-        plan.order,
+        plan.order.name(),
         plan.durability,
         took.as_millis(),
         plan.dir.display()
@@ -142,19 +185,27 @@ fn greet(plan: &Plan, took: Duration) {
     if !memcached.is_empty() {
         println!("  memcached clients connect to any of {}", memcached.join(" "));
     }
+    if plan.order == Order::Nopaxos {
+        let sequencers: Vec<String> = (0..SEQUENCERS).map(|id| plan.sequencer(id)).collect();
+        let (sequencers, controller) = (sequencers.join(" "), plan.controller_face());
+        println!(
+            "  sequencers at {sequencers} (UDP); the controller for operators at {controller}"
+        );
+    }
     println!("  redis-cli -p {port} set greeting hello");
     println!("  redis-cli -p {} get greeting", port + u16::from(plan.replicas.min(2)) - 1);
     println!("  redis-cli -p {port} krange a z");
     let program = std::env::args().next().unwrap_or_else(|| "lockstep".to_owned());
     println!("  {program} status --port {port}");
-    println!("  {program} chaos kill-random --port {port}");
+    let fault = if plan.order == Order::Nopaxos { "kill-sequencer" } else { "kill-random" };
+    println!("  {program} chaos {fault} --port {port}");
     println!("  Ctrl-C stops the group");
 }
 
 /// What is to be run: from the flags, or from the directory.
 fn plan(flags: &Demo) -> Result<Plan> {
-    let last = u32::from(flags.port) + u32::from(PEER_PORTS) + u32::from(flags.replicas);
-    ensure!(flags.port > 0 && last <= 65_536, "--port {}: too high", flags.port);
+    let last = u32::from(flags.port) + u32::from(CONTROLLER_FACE);
+    ensure!(flags.port > 0 && last < 65_536, "--port {}: too high", flags.port);
     if let Some(port) = flags.memcached_port {
         let last = u32::from(port) + u32::from(flags.replicas);
         ensure!(port > 0 && last <= 65_536, "--memcached-port {port}: too high, or zero");
@@ -169,7 +220,7 @@ fn plan(flags: &Demo) -> Result<Plan> {
     let mut plan = Plan {
         replicas: flags.replicas,
         durability: smr::Durability::from(durability).name(),
-        order: flags.order.name(),
+        order: flags.order,
         group: format!("{:016x}", crate::serve::nonce(0).max(1)),
         port: flags.port,
         memcached_port: flags.memcached_port,
@@ -207,12 +258,16 @@ fn resume(plan: &mut Plan, path: &Path) -> Result<()> {
     }
     // Directories of former releases do not say.
     let order = held["order"].as_str().unwrap_or("vsr");
-    if order != plan.order {
+    if order != plan.order.name() {
         bail!(
             "{dir} holds a group that orders by {order}, not {}: give --order {order}, or another \
              --dir",
-            plan.order
+            plan.order.name()
         );
+    }
+    // The controller knows where its members are.
+    if plan.order == Order::Nopaxos && held["port"] != plan.port {
+        bail!("{dir} holds a group on port {0}: give --port {0}, or another --dir", held["port"]);
     }
     plan.group = held["group"].as_str().unwrap_or_default().to_owned();
     plan.created = held["created"].as_bool().unwrap_or(false);

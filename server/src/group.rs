@@ -160,7 +160,46 @@ pub fn to_table(members: &[Member]) -> String {
         text.push('\n');
         text += &align(&rows);
     }
+    let rows = multicast_rows(members);
+    if rows.len() > 1 {
+        text.push('\n');
+        text += &align(&rows);
+    }
     text
+}
+
+/// What replicas that take ordered messages know of them.
+fn multicast_rows(members: &[Member]) -> Vec<[String; 9]> {
+    let titles = [
+        "id",
+        "session",
+        "next message",
+        "open gaps",
+        "missing",
+        "found",
+        "no-ops",
+        "views",
+        "sequencer",
+    ];
+    let mut rows = vec![titles.map(str::to_owned)];
+    for member in members {
+        let multicast = member.status.as_ref().map(|status| &status["multicast"]);
+        let Some(multicast) = multicast.filter(|multicast| !multicast.is_null()) else { continue };
+        let number =
+            |field: &str| multicast[field].as_u64().map_or("-".to_owned(), |n| n.to_string());
+        rows.push([
+            member.id.to_string(),
+            number("session"),
+            number("next"),
+            number("open_gaps"),
+            number("missing"),
+            number("found"),
+            number("no_ops"),
+            number("views"),
+            multicast["sequencer"].as_str().unwrap_or("-").to_owned(),
+        ]);
+    }
+    rows
 }
 
 /// What replicas that share memory know of each other.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use node::{Birth, Emulation, Event, Exit, Node, Options, Ordering, SharedMemory};
+use node::{Birth, Emulation, Event, Exit, Multicast, Node, Options, Ordering, SharedMemory};
 use rustix::process::Signal;
 use serde::Deserialize;
 use smr::{GroupId, ReplicaId};
@@ -39,6 +39,10 @@ struct File {
     memory: Option<PathBuf>,
     heartbeat_us: Option<u64>,
     slot_bytes: Option<usize>,
+    multicast: Option<String>,
+    #[serde(default)]
+    controllers: Vec<String>,
+    datagram_bytes: Option<usize>,
     bootstrap: Option<bool>,
     group: Option<String>,
     max_clients: Option<usize>,
@@ -160,9 +164,18 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         false => Birth::Join,
     };
     let mut options = Options::new(dir, ReplicaId(id), peers, resp, durability, birth);
-    let heartbeat = flags.heartbeat_us.or(file.heartbeat_us);
-    let slot_bytes = flags.slot_bytes.or(file.slot_bytes);
-    set_order(&mut options, order, flags.memory.or(file.memory), heartbeat, slot_bytes)?;
+    let shared = OfMu {
+        memory: flags.memory.or(file.memory),
+        heartbeat_us: flags.heartbeat_us.or(file.heartbeat_us),
+        slot_bytes: flags.slot_bytes.or(file.slot_bytes),
+    };
+    let named = !flags.controllers.is_empty();
+    let multicast = OfNopaxos {
+        multicast: flags.multicast.or(file.multicast),
+        controllers: if named { flags.controllers } else { file.controllers },
+        datagram_bytes: flags.datagram_bytes.or(file.datagram_bytes),
+    };
+    set_order(&mut options, order, shared, multicast)?;
     let memcached_port = flags.memcached_port.or(file.memcached_port);
     options.side_entrances = side_entrances(&options.clients, memcached_port);
     if let Some(advertise) = flags.advertise.or(file.advertise) {
@@ -201,23 +214,59 @@ fn options(flags: Serve, file: File) -> Result<Options> {
     Ok(options)
 }
 
-fn set_order(
-    options: &mut Options,
-    order: Order,
+/// Settings of `--order mu`.
+#[derive(PartialEq, Eq)]
+struct OfMu {
     memory: Option<PathBuf>,
-    heartbeat: Option<u64>,
+    heartbeat_us: Option<u64>,
     slot_bytes: Option<usize>,
-) -> Result<()> {
-    if order == Order::Mu {
-        let beside = || SharedMemory::beside(&options.directory);
-        let mut shared = memory.map_or_else(beside, SharedMemory::new);
-        shared.heartbeat = heartbeat.unwrap_or(shared.heartbeat);
-        shared.slot_bytes = slot_bytes.unwrap_or(shared.slot_bytes);
-        options.order = Ordering::Mu(shared);
-        return Ok(());
+}
+
+/// Settings of `--order nopaxos`.
+#[derive(PartialEq, Eq)]
+struct OfNopaxos {
+    multicast: Option<String>,
+    controllers: Vec<String>,
+    datagram_bytes: Option<usize>,
+}
+
+impl OfMu {
+    const NONE: OfMu = OfMu { memory: None, heartbeat_us: None, slot_bytes: None };
+}
+
+impl OfNopaxos {
+    const NONE: OfNopaxos =
+        OfNopaxos { multicast: None, controllers: Vec::new(), datagram_bytes: None };
+}
+
+fn set_order(options: &mut Options, order: Order, of_mu: OfMu, of: OfNopaxos) -> Result<()> {
+    ensure!(
+        order == Order::Mu || of_mu == OfMu::NONE,
+        "--memory, --heartbeat-us and --slot-bytes are for --order mu alone"
+    );
+    ensure!(
+        order == Order::Nopaxos || of == OfNopaxos::NONE,
+        "--multicast, --controllers and --datagram-bytes are for --order nopaxos alone"
+    );
+    match order {
+        Order::Vsr => {}
+        Order::Mu => {
+            let beside = || SharedMemory::beside(&options.directory);
+            let mut shared = of_mu.memory.map_or_else(beside, SharedMemory::new);
+            shared.heartbeat = of_mu.heartbeat_us.unwrap_or(shared.heartbeat);
+            shared.slot_bytes = of_mu.slot_bytes.unwrap_or(shared.slot_bytes);
+            options.order = Ordering::Mu(shared);
+        }
+        Order::Nopaxos => {
+            let needed = "--order nopaxos needs --multicast (this replica's UDP address) and \
+                          --controllers";
+            ensure!(!of.controllers.is_empty(), needed);
+            let address = of.multicast.context(needed)?;
+            let mut multicast = Multicast::new(address, of.controllers);
+            multicast.datagram_bytes = of.datagram_bytes.unwrap_or(multicast.datagram_bytes);
+            options.order = Ordering::Nopaxos(multicast);
+        }
     }
-    let is_given = memory.is_some() || heartbeat.is_some() || slot_bytes.is_some();
-    ensure!(!is_given, "--memory, --heartbeat-us and --slot-bytes are for --order mu alone");
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! The processes of a demo: starting them, noticing what becomes of them, stopping them.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
-use crate::demo::{Plan, proves_service};
+use crate::cli::Order;
+use crate::demo::{Plan, SEQUENCERS, proves_service};
 use crate::link::ask_status;
 
 /// Statuses are asked for this often.
@@ -17,18 +20,49 @@ const ASK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// A replica that ends sooner than this after its start is given time before the next.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// How long replicas may take to stop in good order.
+/// The machine's own network takes longer datagrams than others.
+const DATAGRAM_BYTES: &str = "8000";
+/// How long processes may take to stop in good order.
 const STOP: Duration = Duration::from_secs(5);
 
-/// One replica's process.
+/// What a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Replica(u8),
+    Sequencer(u8),
+    Controller,
+}
+
+impl Part {
+    fn log_name(self) -> String {
+        match self {
+            Part::Replica(id) => format!("{id}.log"),
+            Part::Sequencer(id) => format!("sequencer-{id}.log"),
+            Part::Controller => "controller.log".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Replica(id) => write!(f, "replica {id}"),
+            Part::Sequencer(id) => write!(f, "sequencer {id}"),
+            Part::Controller => f.write_str("the controller"),
+        }
+    }
+}
+
+/// One process.
 struct Member {
-    id: u8,
+    part: Part,
     child: Option<Child>,
     started: Instant,
+    /// A replica has answered a command that passed the group.
     served: bool,
     /// When it was noticed that it had ended, and from when on it may be started again.
     down: Option<(Instant, Instant)>,
-    /// It was started again, when it had ended: its recovery is to be told.
+    /// It is a replica that was started again, when it had ended: its recovery is to be told.
     returning: Option<Instant>,
 }
 
@@ -36,54 +70,58 @@ struct Member {
 pub struct Group {
     members: Vec<Member>,
     resp: Vec<String>,
-    logs: Vec<std::path::PathBuf>,
+    dir: PathBuf,
     primary: Option<u64>,
     asked: Instant,
 }
 
 impl Group {
-    /// Starts all replicas.
+    /// Starts everything.
     pub fn start(plan: &Plan) -> Result<Group> {
         let mut group = Group {
             members: Vec::new(),
             resp: (0..plan.replicas).map(|id| plan.resp(id)).collect(),
-            logs: (0..plan.replicas).map(|id| plan.dir.join(format!("{id}.log"))).collect(),
+            dir: plan.dir.clone(),
             primary: None,
             asked: Instant::now(),
         };
-        for id in 0..plan.replicas {
-            let child = Some(spawn(plan, id)?);
+        for part in plan.parts() {
+            let child = Some(spawn(plan, part)?);
             let started = Instant::now();
             let (served, down, returning) = (false, None, None);
-            group.members.push(Member { id, child, started, served, down, returning });
+            group.members.push(Member { part, child, started, served, down, returning });
         }
         plan.save(&group.pids())?;
         Ok(group)
     }
 
-    pub fn pids(&self) -> Vec<Option<u32>> {
-        self.members.iter().map(|member| member.child.as_ref().map(Child::id)).collect()
+    pub fn pids(&self) -> Vec<(Part, Option<u32>)> {
+        let pid = |member: &Member| (member.part, member.child.as_ref().map(Child::id));
+        self.members.iter().map(pid).collect()
     }
 
     /// Whether every replica has answered a command that passed the group.
     pub fn serves(&mut self) -> bool {
         for member in &mut self.members {
-            member.served |= proves_service(&self.resp[usize::from(member.id)]);
+            member.served |= match member.part {
+                Part::Replica(id) => proves_service(&self.resp[usize::from(id)]),
+                Part::Sequencer(_) | Part::Controller => true,
+            };
         }
         self.members.iter().all(|member| member.served)
     }
 
-    /// Replicas that have ended.
-    pub fn dead(&mut self) -> Vec<u8> {
+    /// Those that have ended.
+    pub fn dead(&mut self) -> Vec<Part> {
         let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
         let members = self.members.iter_mut();
-        let dead = members.filter_map(|m| m.child.as_mut().is_some_and(ended).then_some(m.id));
+        let dead = members.filter_map(|m| m.child.as_mut().is_some_and(ended).then_some(m.part));
         dead.collect()
     }
 
-    /// The last lines that a replica has written.
-    pub fn log_tail(&self, id: u8) -> String {
-        let text = std::fs::read_to_string(&self.logs[usize::from(id)]).unwrap_or_default();
+    /// The last lines that a process has written.
+    pub fn log_tail(&self, part: Part) -> String {
+        let text = std::fs::read_to_string(self.dir.join(part.log_name())).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("\n")
     }
@@ -99,21 +137,22 @@ impl Group {
                 let now = Instant::now();
                 let pause = SHORT_LIFE.saturating_sub(member.started.elapsed());
                 member.down = Some((now, now + pause));
-                println!("replica {} died ({})", member.id, cause(status));
+                let part = member.part;
+                println!("{part} died ({})", cause(status));
                 if status.signal().is_none() {
-                    println!("{}", self.log_tail(index as u8));
+                    println!("{}", self.log_tail(part));
                 }
             }
             let member = &mut self.members[index];
             if let Some((since, again)) = member.down
                 && Instant::now() >= again
             {
-                member.child = Some(spawn(plan, member.id)?);
+                member.child = Some(spawn(plan, member.part)?);
                 member.started = Instant::now();
                 member.down = None;
-                member.returning = Some(since);
+                member.returning = matches!(member.part, Part::Replica(_)).then_some(since);
                 let took = since.elapsed().as_millis();
-                println!("replica {} restarted after {took} ms", member.id);
+                println!("{} restarted after {took} ms", member.part);
                 plan.save(&self.pids())?;
             }
         }
@@ -141,18 +180,20 @@ impl Group {
             self.primary = id;
         }
         let commit = primary["commit_number"].as_u64();
-        for (member, status) in self.members.iter_mut().zip(&statuses) {
+        for member in &mut self.members {
+            let Part::Replica(id) = member.part else { continue };
+            let status = &statuses[usize::from(id)];
             let (Some(since), Some(status)) = (member.returning, status) else { continue };
             let follows = status["status"] == "normal" && status["view"] == primary["view"];
             if follows && status["commit_number"].as_u64() >= commit {
                 member.returning = None;
                 let took = since.elapsed().as_millis();
-                println!("replica {} caught up {took} ms after it died", member.id);
+                println!("{} caught up {took} ms after it died", member.part);
             }
         }
     }
 
-    /// Stops all replicas, in good order if they can.
+    /// Stops everything, in good order if they can.
     pub fn stop(&mut self) -> Result<()> {
         for member in &self.members {
             if let Some(child) = &member.child
@@ -169,7 +210,7 @@ impl Group {
                 if Instant::now() >= end {
                     child.kill()?;
                     child.wait()?;
-                    println!("replica {} did not stop by itself", member.id);
+                    println!("{} did not stop by itself", member.part);
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -197,12 +238,28 @@ fn cause(status: ExitStatus) -> String {
     }
 }
 
-fn spawn(plan: &Plan, id: u8) -> Result<Child> {
+fn spawn(plan: &Plan, part: Part) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let log = plan.dir.join(format!("{id}.log"));
+    let log = plan.dir.join(part.log_name());
     let log = File::options().create(true).append(true).open(&log)?;
-    let peers: Vec<String> = (0..plan.replicas).map(|id| plan.peer(id)).collect();
     let mut command = Command::new(program);
+    match part {
+        Part::Replica(id) => serve(plan, id, &mut command),
+        Part::Sequencer(id) => {
+            command.args(["sequencer", "--listen", &plan.sequencer(id)]);
+        }
+        Part::Controller => control(plan, &mut command),
+    }
+    command.arg("--die-with-parent").arg(std::process::id().to_string());
+    if !plan.created && !matches!(part, Part::Sequencer(_)) {
+        command.arg("--bootstrap");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().with_context(|| format!("cannot start {part}"))
+}
+
+fn serve(plan: &Plan, id: u8, command: &mut Command) {
+    let peers: Vec<String> = (0..plan.replicas).map(|id| plan.peer(id)).collect();
     command.arg("serve").arg("--id").arg(id.to_string());
     command.arg("--peers").arg(peers.join(","));
     command.arg("--resp").arg(plan.resp(id));
@@ -211,11 +268,19 @@ fn spawn(plan: &Plan, id: u8) -> Result<Child> {
     }
     command.arg("--dir").arg(plan.dir.join(id.to_string()));
     command.args(["--durability", plan.durability, "--group", &plan.group]);
-    command.args(["--order", plan.order]);
-    command.arg("--die-with-parent").arg(std::process::id().to_string());
-    if !plan.created {
-        command.arg("--bootstrap");
+    command.args(["--order", plan.order.name()]);
+    if plan.order == Order::Nopaxos {
+        command.args(["--controllers", &plan.controller(), "--multicast", &plan.peer(id)]);
+        command.args(["--datagram-bytes", DATAGRAM_BYTES]);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    command.spawn().context("cannot start a replica")
+}
+
+fn control(plan: &Plan, command: &mut Command) {
+    let all = |of: &dyn Fn(u8) -> String, count| (0..count).map(of).collect::<Vec<_>>().join(",");
+    let sequencers = all(&|id| plan.sequencer(id), SEQUENCERS);
+    let members = all(&|id| plan.peer(id), plan.replicas);
+    command.args(["controller", "--id", "0", "--peers", &plan.controller()]);
+    command.args(["--listen", &plan.controller_face(), "--sequencers", &sequencers]);
+    command.arg("--group").arg(format!("{}={members}", plan.group));
+    command.arg("--dir").arg(plan.dir.join("controller"));
 }

@@ -117,12 +117,16 @@ pub enum OrderedBy {
     Vsr = 0,
     /// Mu: one-sided writes into shared memory.
     Mu = 1,
+    /// NOPaxos: messages that a sequencer has numbered.
+    Nopaxos = 2,
 }
 
 impl OrderedBy {
     /// The order with this number, as `as u8` gives it.
     pub fn from_u8(number: u8) -> Option<OrderedBy> {
-        [OrderedBy::Vsr, OrderedBy::Mu].into_iter().find(|order| *order as u8 == number)
+        [OrderedBy::Vsr, OrderedBy::Mu, OrderedBy::Nopaxos]
+            .into_iter()
+            .find(|order| *order as u8 == number)
     }
 
     /// The word that operators use.
@@ -130,6 +134,7 @@ impl OrderedBy {
         match self {
             OrderedBy::Vsr => "vsr",
             OrderedBy::Mu => "mu",
+            OrderedBy::Nopaxos => "nopaxos",
         }
     }
 }

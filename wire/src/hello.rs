@@ -1,8 +1,8 @@
 //! What two processes say first on a connection, so that replicas of different groups, sizes or
 //! durabilities are never mixed up. All are frames of [`Kind::Hello`], with these payloads:
 //!
-//! - a replica's: replicas u8, durability u8 (0 memory, 1 sync, 2 lazy), order u8 (0 vsr, 1 mu),
-//!   longest request u32, the address for clients;
+//! - a replica's: replicas u8, durability u8 (0 memory, 1 sync, 2 lazy), order u8 (0 vsr, 1 mu,
+//!   2 nopaxos), longest request u32, the address for clients;
 //! - a client's, from [`NO_REPLICA`]: its gateway u32; the header has its incarnation, and the
 //!   group that it wants or zero;
 //! - of somebody who only asks which group this is, from [`NO_REPLICA`]: empty.

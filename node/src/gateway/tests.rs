@@ -1,6 +1,7 @@
 //! The gateway against replies made by hand.
 
-use smr::{ClientMessage, Incarnation, Outcome};
+use smr::client::Retry;
+use smr::{ClientId, ClientMessage, Incarnation, Outcome};
 
 use super::*;
 
@@ -30,7 +31,7 @@ impl Setting {
             durability: Durability::Lazy,
         };
         let id = ClientId { gateway: 0, incarnation: Incarnation(1) };
-        let gateway = Gateway::new(id, 3, Retry::after(100_000), bounds);
+        let gateway = Gateway::new(Machine::asking(id, 3, Retry::after(100_000)), bounds);
         let answers = [0, 1, 2].map(|place| Answers::new(place, 1));
         Setting { gateway, answers, now: Now::default(), sent: Vec::new() }
     }
@@ -44,8 +45,9 @@ impl Setting {
     /// Sends what waits; returns the new logged requests, each with whether it is flagged.
     fn send(&mut self) -> Vec<(RequestNumber, bool, Bytes)> {
         self.gateway.send(self.now);
-        let mut sends = Vec::new();
-        self.gateway.take_sends(&mut sends);
+        let mut outgoing = Outgoing::default();
+        self.gateway.take_outgoing(&mut outgoing);
+        let sends = outgoing.replicas;
         let requests = sends.iter().filter_map(|(_, message)| match message {
             ClientMessage::Request { durable, request, .. } => {
                 Some((request.number, *durable, request.body.clone()))

@@ -13,6 +13,7 @@ use smr::{
 
 use super::*;
 use crate::gateway::Bounds;
+use crate::machine::{Machine, Outgoing};
 
 /// A service that is never asked.
 struct Nothing;
@@ -111,13 +112,14 @@ impl Setting {
         let mut setting = Setting {
             poll: Poll::new().expect("a poll"),
             sessions: Sessions::new(Letters, vec![listener], 10, 1 << 20),
-            gateway: Gateway::new(ID, 3, Retry::after(100_000), bounds),
+            gateway: Gateway::new(Machine::asking(ID, 3, Retry::after(100_000)), bounds),
             status: Status {
                 identity,
                 replicas: 3,
                 ordered_by: smr::OrderedBy::Vsr,
                 view_number: 0,
                 memory: None,
+                multicast: None,
                 report,
                 started_at: 0,
                 connections: 0,
@@ -173,9 +175,9 @@ impl Setting {
     /// Sends what waits.
     fn send(&mut self) -> Vec<ClientMessage> {
         self.gateway.send(self.now);
-        let mut sends = Vec::new();
-        self.gateway.take_sends(&mut sends);
-        sends.into_iter().map(|(_, message)| message).collect()
+        let mut outgoing = Outgoing::default();
+        self.gateway.take_outgoing(&mut outgoing);
+        outgoing.replicas.into_iter().map(|(_, message)| message).collect()
     }
 
     fn reply(&mut self, number: u64, view: View, outcome: Outcome) {

@@ -186,6 +186,16 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
         line("confirmed", &list(&memory.confirmed));
         line("log_tail", &memory.tail.0);
     }
+    if let Some(multicast) = &status.multicast {
+        line("session", &multicast.session);
+        let sequencer = multicast.sequencer.map_or_else(String::new, |at| at.to_string());
+        line("sequencer", &sequencer);
+        line("next_message", &multicast.next);
+        line("open_gaps", &multicast.open_gaps);
+        line("missing_messages", &multicast.missing);
+        line("found_messages", &multicast.found);
+        line("no_ops", &multicast.no_ops);
+    }
     line("op_number", &report.op.op.0);
     line("commit_number", &report.commit.0);
     line("disk", &report.disk.op.0);

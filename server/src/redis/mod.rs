@@ -276,8 +276,8 @@ pub fn failure(why: Failure, port: u16) -> String {
         }
         Failure::TooLong { bytes, most } => format!(
             "ERR the command takes {bytes} bytes and was not executed: this group takes {most} \
-             at most; send less at a time, or start all its replicas with a larger \
-             --slot-bytes, or with --order vsr"
+             at most; send less at a time, or start all its replicas with --order vsr, or with \
+             --order mu and larger --slot-bytes"
         ),
         Failure::Lost { after, executed } => durability::lost(after, executed),
         Failure::Garbled => {

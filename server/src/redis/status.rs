@@ -1,7 +1,7 @@
 //! LOCKSTEP.STATUS: this replica's state, for `lockstep status` and other operators' tools.
 
 use kv::Store;
-use node::{Counters, Desk, MemoryStatus};
+use node::{Counters, Desk, MemoryStatus, MulticastStatus};
 use serde_json::{Value, json};
 use smr::{Durability, Now, Report, Role};
 
@@ -64,6 +64,7 @@ impl Redis {
             "durability": report.durability.name(),
             "order": status.ordered_by.name(),
             "memory": status.memory.as_ref().map(|memory| shared(memory, report)),
+            "multicast": status.multicast.as_ref().map(ordered),
             "view": report.view.0,
             "view_number": status.view_number,
             "primary": primary,
@@ -103,6 +104,22 @@ fn shared(memory: &MemoryStatus, report: &Report) -> Value {
         "confirmed": ids(&memory.confirmed).collect::<Vec<_>>(),
         "log_head": report.op.op.0,
         "log_tail": memory.tail.0,
+    })
+}
+
+/// What a replica that takes ordered messages knows of them.
+fn ordered(multicast: &MulticastStatus) -> Value {
+    json!({
+        "session": multicast.session,
+        "sequencer": multicast.sequencer.map(|at| at.to_string()),
+        "next": multicast.next,
+        "open_gaps": multicast.open_gaps,
+        "missing": multicast.missing,
+        "found": multicast.found,
+        "no_ops": multicast.no_ops,
+        "views": multicast.views,
+        "ignored": multicast.ignored,
+        "unsent": multicast.unsent,
     })
 }
 

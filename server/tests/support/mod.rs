@@ -52,6 +52,8 @@ pub struct Group {
     pub ports: Vec<u16>,
     /// Where memcached clients come in.
     pub memcached: Vec<u16>,
+    /// Where sequencers reach the replicas, of a group that has one.
+    multicast: Vec<u16>,
     peers: String,
     durability: &'static str,
     flags: Vec<String>,
@@ -60,6 +62,16 @@ pub struct Group {
 
 impl Group {
     pub fn start(replicas: usize, durability: &'static str, flags: &[&str]) -> Group {
+        Group::ordered(replicas, durability, flags, &[])
+    }
+
+    /// A group whose replicas listen to a sequencer on these ports.
+    pub fn ordered(
+        replicas: usize,
+        durability: &'static str,
+        flags: &[&str],
+        multicast: &[u16],
+    ) -> Group {
         let mut ports = free_ports(replicas * 3);
         let memcached = ports.split_off(replicas * 2);
         let peers: Vec<String> =
@@ -68,6 +80,7 @@ impl Group {
             children: (0..replicas).map(|_| None).collect(),
             ports,
             memcached,
+            multicast: multicast.to_vec(),
             peers: peers.join(","),
             durability,
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
@@ -108,6 +121,9 @@ impl Group {
         command.arg("--memcached-port").arg(self.memcached[id].to_string());
         command.arg("--dir").arg(self.dir(id)).args(["--durability", self.durability]);
         command.args(["--segment-bytes", "1048576"]).args(&self.flags);
+        if let Some(port) = self.multicast.get(id) {
+            command.arg("--multicast").arg(format!("127.0.0.1:{port}"));
+        }
         command.arg("--die-with-parent").arg(std::process::id().to_string());
         if bootstrap {
             command.arg("--bootstrap");

@@ -1,0 +1,232 @@
+//! What a member of a multicast group says to the controllers, and hears from them ([NOPaxos] 3.2,
+//! 4.3): which session there is, who its sequencer is, and that it cannot be heard. No socket, no
+//! clock.
+//!
+//! All controllers are asked and told: the one that leads answers. While all is well nothing is
+//! said.
+
+use std::net::SocketAddr;
+
+use oum::{Control, Header, Session};
+use smr::{GroupId, ReplicaId};
+
+/// While it does not know the sequencer, a member asks this often, in microseconds.
+const ASK_PAUSE: u64 = 20_000;
+/// After so long without what should have come, the controllers are asked whether there is another
+/// session; and again this often. In microseconds.
+const SILENCE: u64 = 30_000;
+/// When so many messages should have come and not one has, the sequencer is complained of: fewer may
+/// have been dropped by chance.
+const FEW: u32 = 4;
+
+/// A control message and where it goes.
+pub(crate) type Letters = Vec<(SocketAddr, Control)>;
+
+/// A member's knowledge of its sessions.
+#[derive(Debug)]
+pub(crate) struct Controllers {
+    group: GroupId,
+    me: ReplicaId,
+    addresses: Vec<SocketAddr>,
+    /// The highest session that is known, and its sequencer, if that is known.
+    session: Session,
+    sequencer: Option<SocketAddr>,
+    /// When it asks, while it does not know the sequencer.
+    ask_at: u64,
+    /// Since when something should have come, or when that was last asked about.
+    waits_since: Option<u64>,
+    /// How many messages should have come since one has.
+    owed: u32,
+}
+
+impl Controllers {
+    /// A member that knows nothing yet, and asks at once.
+    pub fn new(group: GroupId, me: ReplicaId, addresses: Vec<SocketAddr>) -> Controllers {
+        let (session, sequencer) = (Session(0), None);
+        Controllers {
+            group,
+            me,
+            addresses,
+            session,
+            sequencer,
+            ask_at: 0,
+            waits_since: None,
+            owed: 0,
+        }
+    }
+
+    /// The highest session that is known.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
+    /// Where requests go, if that is known.
+    pub fn sequencer(&self) -> Option<SocketAddr> {
+        self.sequencer
+    }
+
+    /// A control message has come.
+    pub fn on_control(&mut self, control: &Control, from: SocketAddr, out: &mut Letters) {
+        let Control::Listen { group, session, sequencer } = *control else { return };
+        if group != self.group {
+            return;
+        }
+        if session >= self.session {
+            if session > self.session || self.owed < FEW {
+                (self.waits_since, self.owed) = (None, 0);
+            }
+            (self.session, self.sequencer) = (session, Some(sequencer));
+        }
+        let (session, me) = (self.session, self.me);
+        out.push((from, Control::Listening { group, session, from: me }));
+    }
+
+    /// A message has come.
+    pub fn heard(&mut self, header: &Header) {
+        let Header { group, session, sequence, .. } = *header;
+        if group != self.group || sequence == 0 {
+            return;
+        }
+        if session > self.session {
+            // It may come from anywhere: only a controller knows who the sequencer is.
+            (self.session, self.sequencer) = (session, None);
+            self.ask_at = 0;
+        }
+        if session == self.session {
+            (self.waits_since, self.owed) = (None, 0);
+        }
+    }
+
+    /// Something should come from the sequencer: a request was sent to it, or others have got one.
+    pub fn expects(&mut self, now: u64) {
+        self.waits_since.get_or_insert(now);
+        self.owed = self.owed.saturating_add(1);
+    }
+
+    /// Asks and complains, if it is time.
+    pub fn on_time(&mut self, now: u64, out: &mut Letters) {
+        let (group, session, from) = (self.group, self.session, self.me);
+        if self.sequencer.is_none() {
+            if now >= self.ask_at {
+                self.ask_at = now + ASK_PAUSE;
+                out.extend(self.addresses.iter().map(|&to| (to, Control::Ask { group })));
+            }
+            return;
+        }
+        if self.waits_since.is_some_and(|since| now >= since + SILENCE) {
+            self.waits_since = Some(now);
+            for &to in &self.addresses {
+                if self.owed >= FEW {
+                    out.push((to, Control::Unheard { group, session, from }));
+                }
+                out.push((to, Control::Ask { group }));
+            }
+        }
+    }
+
+    /// When [`Controllers::on_time`] has something to do.
+    pub fn deadline(&self) -> Option<u64> {
+        match self.sequencer {
+            None => Some(self.ask_at),
+            Some(_) => self.waits_since.map(|since| since + SILENCE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: GroupId = GroupId(7);
+    const ME: ReplicaId = ReplicaId(2);
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn member() -> Controllers {
+        Controllers::new(GROUP, ME, vec![at(1), at(2)])
+    }
+
+    fn listen(session: u32, sequencer: u16) -> Control {
+        Control::Listen { group: GROUP, session: Session(session), sequencer: at(sequencer) }
+    }
+
+    fn message(session: u32) -> Header {
+        let (session, sequence) = (Session(session), 1);
+        Header { group: GROUP, session, sequence, payload_crc: 0, length: 0 }
+    }
+
+    fn said(member: &mut Controllers, now: u64) -> Vec<Control> {
+        let mut out = Letters::new();
+        member.on_time(now, &mut out);
+        out.into_iter().map(|(_, control)| control).collect()
+    }
+
+    #[test]
+    fn it_asks_until_it_is_told_and_is_silent_then() {
+        let (mut member, ask) = (member(), Control::Ask { group: GROUP });
+        assert_eq!(said(&mut member, 5), [ask.clone(), ask.clone()]);
+        assert_eq!(said(&mut member, 6), []);
+        let due = member.deadline().unwrap();
+        assert_eq!(said(&mut member, due).len(), 2);
+        let mut out = Letters::new();
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        let told = Control::Listening { group: GROUP, session: Session(3), from: ME };
+        assert_eq!(out, [(at(1), told)]);
+        assert_eq!((member.session(), member.sequencer()), (Session(3), Some(at(9))));
+        assert_eq!(member.deadline(), None);
+        assert_eq!(said(&mut member, 1 << 40), []);
+    }
+
+    #[test]
+    fn what_is_older_or_of_others_changes_nothing_and_older_news_are_answered() {
+        let (mut member, mut out) = (member(), Letters::new());
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        member.on_control(&listen(2, 8), at(2), &mut out);
+        let told = Control::Listening { group: GROUP, session: Session(3), from: ME };
+        assert_eq!(out[1], (at(2), told));
+        let other = Control::Listen { group: GroupId(8), session: Session(9), sequencer: at(4) };
+        member.on_control(&other, at(1), &mut out);
+        member.on_control(&Control::Probe { group: GROUP }, at(1), &mut out);
+        assert_eq!((out.len(), member.sequencer()), (2, Some(at(9))));
+    }
+
+    #[test]
+    fn a_sequencer_that_gives_nothing_back_is_complained_of() {
+        let (mut member, mut out) = (member(), Letters::new());
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        member.expects(1_000);
+        member.expects(2_000);
+        assert_eq!(member.deadline(), Some(1_000 + SILENCE));
+        member.heard(&message(3));
+        assert_eq!(member.deadline(), None, "it has given something back");
+        member.expects(50_000);
+        let unheard = Control::Unheard { group: GROUP, session: Session(3), from: ME };
+        let ask = Control::Ask { group: GROUP };
+        assert_eq!(said(&mut member, 50_000 + SILENCE), [ask.clone(), ask.clone()]);
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        assert_eq!(member.deadline(), None, "one may have been dropped by chance");
+        (0..FEW).for_each(|_| member.expects(50_000));
+        let all = [unheard.clone(), ask.clone(), unheard, ask];
+        assert_eq!(said(&mut member, 50_000 + SILENCE), all);
+        assert_eq!(said(&mut member, 50_001 + SILENCE), []);
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        assert_eq!(said(&mut member, 50_000 + 2 * SILENCE), all);
+        member.on_control(&listen(4, 10), at(1), &mut out);
+        assert_eq!(member.deadline(), None, "the next one has its time");
+    }
+
+    #[test]
+    fn a_later_session_has_another_sequencer() {
+        let (mut member, mut out) = (member(), Letters::new());
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        member.heard(&message(5));
+        assert_eq!((member.session(), member.sequencer()), (Session(5), None));
+        assert_eq!(said(&mut member, 0).len(), 2);
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        assert_eq!(member.sequencer(), None);
+        member.on_control(&listen(5, 6), at(1), &mut out);
+        assert_eq!(member.sequencer(), Some(at(6)));
+    }
+}

@@ -1,0 +1,281 @@
+//! NOPaxos in a process: the socket for the group's messages, the receiver that orders them, and
+//! what the controllers are told ([NOPaxos] 3.2, 5). Replies, and what replicas say to each other,
+//! travel over the connections that all orders have.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use bytes::Bytes;
+use nopaxos::{Effect as Own, Event as Input, Replica, Reply as Vote, Status as Doing, ViewId};
+use oum::{CONTROL_MAGIC, Control, Delivery, Header, Receiver, Sender, Session};
+use smr::{ClientId, ClientMessage, Host, Identity, Now, OrderedBy, Reply, StateMachine, View};
+
+use crate::Error;
+use crate::controllers::{Controllers, Letters};
+use crate::datagrams::Datagrams;
+use crate::event::Event;
+use crate::face::{MulticastStatus, Status};
+use crate::family::Family;
+use crate::gateway::Gateway;
+use crate::options::Multicast;
+use crate::poll::{Interest, Poll, Token};
+use crate::replica::Effects;
+
+/// How long a missing message is waited for: packets overtake each other. In microseconds.
+const PATIENCE: u64 = 200;
+/// So many messages wait for a missing one; with more, it is waited for no longer.
+const WINDOW: usize = 4_096;
+/// Batches of datagrams that are taken in one turn.
+const BATCHES_A_TURN: usize = 8;
+/// A replica is told again this often of a session that it has not taken up, in microseconds.
+const REMINDER: u64 = 50_000;
+
+/// A member of the group.
+pub(crate) struct Member {
+    socket: Datagrams,
+    sender: Sender,
+    receiver: Receiver,
+    controllers: Controllers,
+    letters: Letters,
+    /// The socket has something to say.
+    stirred: bool,
+    /// The session of which the replica was told, and when, in [`Now::micros`].
+    told: (Session, u64),
+    /// The replica must be told.
+    news: Option<Session>,
+    /// So many requests that were dropped on the way here have been found at others.
+    found: u64,
+    /// The session and the sequencer of which operators were told.
+    reported: (Session, Option<SocketAddr>),
+    /// Datagrams that made no sense.
+    unreadable: u64,
+    /// Requests that the system did not send.
+    unsent: u64,
+    /// The time of this turn, in [`Now::micros`].
+    now: u64,
+    datagram: Vec<u8>,
+    reports: Vec<Event>,
+}
+
+impl Member {
+    /// Opens the socket; the controllers are asked in the first turn.
+    pub fn join(
+        identity: Identity,
+        options: &Multicast,
+        poll: &Poll,
+        now: Now,
+    ) -> Result<Member, Error> {
+        let listen = |source| Error::Listen {
+            address: options.address.clone(),
+            purpose: "ordered messages (UDP)",
+            source,
+        };
+        let socket = Datagrams::bind(&options.address).map_err(listen)?;
+        poll.add(&socket, Token::Multicast, Interest::READ).map_err(listen)?;
+        let addresses = options.controllers.iter().map(|name| resolve(name));
+        let addresses = addresses.collect::<Result<_, _>>()?;
+        Ok(Member {
+            socket,
+            sender: Sender::new(identity.group),
+            receiver: Receiver::new(identity.group, PATIENCE, WINDOW),
+            controllers: Controllers::new(identity.group, identity.replica, addresses),
+            letters: Letters::new(),
+            stirred: true,
+            told: (Session(0), 0),
+            news: None,
+            found: 0,
+            reported: (Session(0), None),
+            unreadable: 0,
+            unsent: 0,
+            now: now.micros,
+            datagram: Vec::new(),
+            reports: Vec::new(),
+        })
+    }
+
+    /// Takes what has arrived.
+    fn receive(&mut self) {
+        let Member { socket, receiver, controllers, letters, now, unreadable, .. } = self;
+        let mut take = |datagram: Bytes, from| {
+            if datagram.first() == Some(&CONTROL_MAGIC) {
+                match Control::decode(&datagram) {
+                    Ok(control) => controllers.on_control(&control, from, letters),
+                    Err(_) => *unreadable += 1,
+                }
+                return;
+            }
+            match Header::decode(&datagram) {
+                Ok((header, payload)) => {
+                    controllers.heard(&header);
+                    receiver.receive(*now, &header, payload);
+                }
+                Err(_) => *unreadable += 1,
+            }
+        };
+        // What is left makes the next turn come at once.
+        self.stirred = false;
+        for _ in 0..BATCHES_A_TURN {
+            if !socket.receive(&mut take) {
+                return;
+            }
+        }
+    }
+
+    fn post(&mut self) {
+        for (to, control) in self.letters.drain(..) {
+            self.datagram.clear();
+            control.encode(&mut self.datagram);
+            // What is lost is asked or said again.
+            self.socket.send(&self.datagram, to);
+        }
+    }
+
+    /// Compares what the replica has with what it should have.
+    fn attend(&mut self, replica: &Replica) {
+        let known = self.controllers.session();
+        let (told, at) = self.told;
+        let behind = replica.view_id().session < known && replica.status() != Doing::Recovering;
+        if behind && (known > told || self.now >= at + REMINDER) {
+            self.told = (known, self.now);
+            self.news = Some(known);
+        }
+        let found = replica.tally().found;
+        if found > std::mem::replace(&mut self.found, found) {
+            self.controllers.expects(self.now);
+        }
+        let sequencer = self.controllers.sequencer();
+        if let Some(sequencer) = sequencer
+            && self.reported != (known, Some(sequencer))
+        {
+            self.reported = (known, Some(sequencer));
+            self.reports.push(Event::Session { session: known.0, sequencer });
+        }
+    }
+}
+
+fn resolve(name: &str) -> Result<SocketAddr, Error> {
+    let unknown = |source| Error::Controller { name: name.to_owned(), source };
+    let mut found = name.to_socket_addrs().map_err(unknown)?;
+    found.next().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()))
+}
+
+impl Family for Member {
+    type Replica = Replica;
+    type Reply = Vote;
+
+    const ORDERED_BY: OrderedBy = OrderedBy::Nopaxos;
+
+    fn encode(message: &nopaxos::Message, out: &mut Vec<u8>) {
+        message.encode(out);
+    }
+
+    fn decode(payload: Bytes) -> Option<nopaxos::Message> {
+        nopaxos::Message::decode(payload).ok()
+    }
+
+    fn sign(replica: &Replica, reply: Reply) -> Vote {
+        replica.sign(reply)
+    }
+
+    fn client(reply: &Vote) -> ClientId {
+        reply.reply.client
+    }
+
+    fn encode_reply(reply: &Vote, out: &mut Vec<u8>) {
+        reply.encode(out);
+    }
+
+    fn decode_reply(payload: Bytes) -> Option<Vote> {
+        Vote::decode(payload).ok()
+    }
+
+    fn hear(gateway: &mut Gateway, now: Now, reply: Vote) {
+        gateway.on_vote(now, reply);
+    }
+
+    /// Clients send to replicas only the bodies that are too long for a datagram.
+    fn ask<S: StateMachine>(
+        host: &mut Host<Replica, S>,
+        now: Now,
+        message: ClientMessage,
+        effects: &mut Effects<Member>,
+    ) {
+        if let ClientMessage::Request { request, .. } = message {
+            host.step(now, smr::Input::Event(Input::Body(request)), effects);
+        }
+    }
+
+    /// Leaders and sessions counted together.
+    fn view_number(view: View) -> u64 {
+        let ViewId { leader_number, session } = ViewId::from_view(view);
+        u64::from(leader_number) + u64::from(session.0)
+    }
+
+    fn perform(&mut self, effect: Own) -> Option<Vote> {
+        match effect {
+            Own::Listen { session, sequence } => {
+                self.receiver.listen(session, sequence);
+                None
+            }
+            Own::Reply(vote) => Some(vote),
+        }
+    }
+
+    fn cast(&mut self, payload: &Bytes, now: Now) {
+        // Without a sequencer it is lost, and sent again.
+        let Some(sequencer) = self.controllers.sequencer() else { return };
+        self.datagram.clear();
+        self.sender.message(payload, &mut self.datagram);
+        self.unsent += u64::from(!self.socket.send(&self.datagram, sequencer));
+        self.controllers.expects(now.micros);
+    }
+
+    fn next_event(&mut self) -> Option<Input> {
+        if let Some(session) = self.news.take() {
+            return Some(Input::Delivery(Delivery::Terminated { session }));
+        }
+        self.receiver.poll(self.now).map(Input::Delivery)
+    }
+
+    fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    fn begin_turn(&mut self, _: &Poll, replica: &Replica, now: Now) -> bool {
+        self.now = now.micros;
+        if self.stirred {
+            self.receive();
+        }
+        self.attend(replica);
+        self.controllers.on_time(self.now, &mut self.letters);
+        self.post();
+        false
+    }
+
+    fn next_turn(&self, replica: &Replica, _: Now) -> Option<u64> {
+        let behind = replica.view_id().session < self.controllers.session();
+        let reminder = behind.then_some(self.told.1 + REMINDER);
+        let due = [self.receiver.deadline(), self.controllers.deadline(), reminder];
+        due.into_iter().flatten().min()
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.reports);
+    }
+
+    fn describe(&self, replica: &Replica, status: &mut Status) {
+        let (next, _, open_gaps) = replica.waiting();
+        let (tally, counts) = (replica.tally(), self.receiver.counts());
+        status.multicast = Some(MulticastStatus {
+            session: replica.view_id().session.0,
+            sequencer: self.controllers.sequencer(),
+            next,
+            open_gaps,
+            missing: tally.missing,
+            found: tally.found,
+            no_ops: tally.no_ops,
+            views: tally.views,
+            ignored: counts.stale + counts.foreign + counts.overflow + self.unreadable,
+            unsent: self.unsent,
+        });
+    }
+}

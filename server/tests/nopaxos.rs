@@ -1,0 +1,370 @@
+//! Real replicas that order by nopaxos: kills of leaders and sequencers, loss, long requests.
+
+mod support;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use oum::{CONTROL_MAGIC, Control, Sequencer, Session};
+use resp::Value;
+use serde_json::json;
+use smr::GroupId;
+use support::{Group, bulk, free_ports, ok};
+
+/// A controller and the sequencers that it has begun, in threads of the test.
+struct Network {
+    controller: SocketAddr,
+    shared: Arc<Shared>,
+    sequencer: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    members: Vec<SocketAddr>,
+    group: Mutex<GroupId>,
+    sequencer: Mutex<SocketAddr>,
+    session: AtomicU32,
+    /// The sequencer with this session stamps.
+    alive: AtomicU32,
+    /// Every so many-th copy for a member is lost; 0 loses none.
+    lossy: AtomicU32,
+    stop: AtomicBool,
+}
+
+const GROUP: GroupId = GroupId(0xabc);
+
+impl Network {
+    fn start(members: &[u16]) -> Network {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        let controller = socket.local_addr().expect("bound");
+        let shared = Arc::new(Shared {
+            members: members.iter().map(|&port| SocketAddr::from(([127, 0, 0, 1], port))).collect(),
+            group: Mutex::new(GROUP),
+            sequencer: Mutex::new(controller),
+            session: AtomicU32::new(0),
+            alive: AtomicU32::new(0),
+            lossy: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = Some(std::thread::spawn(move || theirs.control(&socket)));
+        let mut network = Network { controller, shared, sequencer: None, thread };
+        network.begin();
+        network
+    }
+
+    /// Begins a session with a sequencer of its own; the former one, if it lives, goes on.
+    fn begin(&mut self) {
+        let session = self.shared.session.load(Ordering::SeqCst) + 1;
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        *self.shared.sequencer.lock().unwrap() = socket.local_addr().expect("bound");
+        self.shared.alive.store(session, Ordering::SeqCst);
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::spawn(move || shared.stamp(&socket, session));
+        self.shared.session.store(session, Ordering::SeqCst);
+        if let Some(before) = self.sequencer.replace(thread) {
+            before.join().expect("it stops");
+        }
+    }
+
+    fn kill_sequencer(&self) {
+        self.shared.alive.store(0, Ordering::SeqCst);
+    }
+
+    fn lose(&self, every: u32) {
+        self.shared.lossy.store(every, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.kill_sequencer();
+        for thread in [self.sequencer.take(), self.thread.take()].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn control(&self, socket: &UdpSocket) {
+        socket.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
+        let (mut buffer, mut told) = (vec![0; 1 << 16], 0);
+        while !self.stop.load(Ordering::SeqCst) {
+            let session = self.session.load(Ordering::SeqCst);
+            if session != told {
+                told = session;
+                self.members.iter().for_each(|&member| self.tell(socket, session, member));
+            }
+            let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+            if let Ok(Control::Ask { group }) =
+                Control::decode(&Bytes::copy_from_slice(&buffer[..length]))
+            {
+                *self.group.lock().unwrap() = group;
+                self.tell(socket, session, from);
+            }
+        }
+    }
+
+    fn tell(&self, socket: &UdpSocket, session: u32, to: SocketAddr) {
+        let mut bytes = Vec::new();
+        let (group, sequencer) = (*self.group.lock().unwrap(), *self.sequencer.lock().unwrap());
+        Control::Listen { group, session: Session(session), sequencer }.encode(&mut bytes);
+        let _ = socket.send_to(&bytes, to);
+    }
+
+    fn stamp(&self, socket: &UdpSocket, session: u32) {
+        socket.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
+        let (mut sequencer, mut buffer, mut copies) = (Sequencer::default(), vec![0; 1 << 16], 0);
+        while self.alive.load(Ordering::SeqCst) == session {
+            let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
+            let message = &mut buffer[..length];
+            assert_ne!(message[0], CONTROL_MAGIC);
+            sequencer.begin(*self.group.lock().unwrap(), Session(session));
+            sequencer.stamp(message).expect("a message");
+            for member in &self.members {
+                copies += 1;
+                let lossy = self.lossy.load(Ordering::SeqCst);
+                if lossy == 0 || copies % lossy != 0 {
+                    let _ = socket.send_to(message, member);
+                }
+            }
+        }
+    }
+}
+
+fn group(replicas: usize, durability: &'static str, flags: &[&str]) -> (Network, Group) {
+    let members = free_ports(replicas);
+    let network = Network::start(&members);
+    let controller = network.controller.to_string();
+    let mut all = vec!["--order", "nopaxos", "--controllers", &controller];
+    all.extend(flags);
+    let group = Group::ordered(replicas, durability, &all, &members);
+    (network, group)
+}
+
+fn error_of(reply: &Value) -> String {
+    match reply {
+        Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("no error: {other:?}"),
+    }
+}
+
+fn wait_until(what: &str, group: &Group, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: {}", group.logs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn multicast(group: &Group, id: usize, field: &str) -> serde_json::Value {
+    group.status(id, "multicast")[field].clone()
+}
+
+#[test]
+fn every_replica_serves_and_says_whom_it_listens_to() {
+    let (network, group) = group(3, "memory", &[]);
+    for id in 0..3 {
+        let mut client = group.client(id);
+        assert_eq!(client.call(&format!("SET key{id} value{id}")), ok());
+        for of in 0..=id {
+            assert_eq!(client.call(&format!("GET key{of}")), bulk(&format!("value{of}")));
+        }
+    }
+    let sequencer = network.shared.sequencer.lock().unwrap().to_string();
+    for id in 0..3 {
+        assert_eq!(group.status(id, "order"), json!("nopaxos"));
+        assert_eq!(multicast(&group, id, "session"), json!(1));
+        assert_eq!(multicast(&group, id, "sequencer"), json!(sequencer));
+    }
+    let port = group.ports[1].to_string();
+    let table = support::run(&["status", "--port", &port]);
+    let text = String::from_utf8_lossy(&table.stdout);
+    assert!(text.contains("no-ops") && text.contains(&sequencer), "{text}");
+    let Value::Bulk(info) = group.client(2).call("INFO lockstep") else { panic!("no text") };
+    let info = String::from_utf8_lossy(&info);
+    assert!(info.contains("order:nopaxos") && info.contains("session:1"), "{info}");
+}
+
+#[test]
+fn a_killed_leader_is_replaced_and_rejoins() {
+    for durability in ["memory", "sync"] {
+        let (_network, mut group) = group(3, durability, &[]);
+        let mut acknowledged = 0;
+        for round in 0..3 {
+            let primary = group.primary();
+            let mut client = group.client((primary + 1) % 3);
+            for _ in 0..50 {
+                assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1));
+                acknowledged += 1;
+            }
+            group.kill(primary);
+            for _ in 0..50 {
+                assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1), "{round}");
+                acknowledged += 1;
+            }
+            group.spawn(primary, false);
+            group.wait_until_served(primary);
+            assert_eq!(group.client(primary).call("GET count"), bulk(&acknowledged.to_string()));
+            // The next one may end when this one remembers.
+            let role = || group.status(primary, "role");
+            wait_until("it rejoins", &group, || role() == "backup" || role() == "primary");
+        }
+    }
+}
+
+#[test]
+fn a_dead_sequencer_is_replaced() {
+    let (mut network, group) = group(3, "memory", &[]);
+    let mut clients: Vec<_> = (0..3).map(|id| group.client(id)).collect();
+    let mut acknowledged = 0;
+    for round in 1..=5 {
+        for client in &mut clients {
+            assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1));
+            acknowledged += 1;
+        }
+        network.kill_sequencer();
+        for client in &mut clients {
+            client.send(&[b"INCR", b"count"]);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        network.begin();
+        let mut answers: Vec<_> =
+            clients.iter_mut().map(|client| client.receive().expect("a reply")).collect();
+        answers.sort_by_key(|answer| format!("{answer:?}"));
+        for answer in answers {
+            acknowledged += 1;
+            assert_eq!(answer, Value::Integer(acknowledged));
+        }
+        for id in 0..3 {
+            wait_until("the session", &group, || multicast(&group, id, "session") == round + 1);
+        }
+    }
+}
+
+#[test]
+fn dropped_messages_are_found_or_passed_by() {
+    let (network, group) = group(3, "memory", &[]);
+    network.lose(7);
+    let mut clients: Vec<_> = (0..3).map(|id| group.client(id)).collect();
+    for number in 0..100 {
+        for client in &mut clients {
+            client.send(&[b"INCR", b"count"]);
+        }
+        let mut values: Vec<i64> = clients
+            .iter_mut()
+            .map(|client| match client.receive().expect("a reply") {
+                Value::Integer(value) => value,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        values.sort_unstable();
+        assert_eq!(values, [3 * number + 1, 3 * number + 2, 3 * number + 3]);
+    }
+    let found = |id| multicast(&group, id, "found").as_u64().expect("a count");
+    assert!((0..3).map(found).sum::<u64>() > 0, "{}", group.logs());
+}
+
+#[test]
+fn long_requests_and_long_answers_pass() {
+    let (_network, group) = group(3, "memory", &[]);
+    for id in 0..3 {
+        let mut client = group.client(id);
+        for length in [1_000, 1_300, 5_000, 100_000, 3 << 20] {
+            let value = vec![b'x'; length];
+            assert_eq!(client.try_call(&[b"SET", b"key", &value]).expect("a reply"), ok());
+            let other = &mut group.client((id + 1) % 3);
+            assert_eq!(other.call("GET key"), Value::Bulk(value));
+        }
+        let long = vec![b'x'; 5 << 20];
+        let text = error_of(&client.try_call(&[b"SET", b"key", &long]).expect("a reply"));
+        assert!(text.contains("not executed") && text.contains("--order vsr"), "{text}");
+    }
+}
+
+#[test]
+fn a_replica_that_was_away_fetches_the_state() {
+    let (_network, mut group) = group(3, "memory", &[]);
+    group.kill(2);
+    let mut client = group.client(0);
+    let value = vec![b'v'; 60_000];
+    for number in 0..2_000 {
+        client.send(&[b"SET", format!("key{}", number % 50).as_bytes(), &value]);
+    }
+    for _ in 0..2_000 {
+        assert_eq!(client.receive().expect("a reply"), ok());
+    }
+    group.spawn(2, false);
+    group.wait_until_served(2);
+    group.wait_for(2, "keys", &json!(50));
+    group.wait_for(2, "role", &json!("backup"));
+    let primary = group.primary();
+    group.kill(primary);
+    assert_eq!(group.client(2).call("GET key7"), Value::Bulk(value));
+}
+
+#[test]
+fn a_whole_group_that_was_killed_has_what_its_durability_says() {
+    for durability in ["sync", "lazy"] {
+        let (_network, mut group) = group(3, durability, &[]);
+        let mut client = group.client(1);
+        if durability == "lazy" {
+            assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
+        }
+        for number in 0..50 {
+            assert_eq!(client.call(&format!("SET key{number} {number}")), ok());
+        }
+        for _ in 0..2 {
+            (0..3).for_each(|id| group.kill(id));
+            (0..3).for_each(|id| group.spawn(id, false));
+            group.wait_until_served(0);
+            let mut client = group.client(0);
+            for number in 0..50 {
+                let value = client.call(&format!("GET key{number}"));
+                assert_eq!(value, bulk(&number.to_string()), "{durability}");
+            }
+        }
+    }
+    let (_network, mut group) = group(3, "memory", &[]);
+    assert_eq!(group.client(0).call("SET key value"), ok());
+    (0..3).for_each(|id| group.kill(id));
+    (0..3).for_each(|id| group.spawn(id, false));
+    for id in 0..3 {
+        group.wait_for(id, "role", &json!("state-lost"));
+    }
+    let text = error_of(&group.client(1).call("GET key"));
+    assert!(text.starts_with("STATELOST") && text.contains("bootstrap --accept-loss"), "{text}");
+}
+
+#[test]
+fn without_a_majority_commands_end_with_an_error() {
+    let (_network, mut group) = group(3, "memory", &["--command-timeout-ms", "400"]);
+    group.kill(1);
+    group.kill(2);
+    let mut client = group.client(0);
+    for command in ["SET key value", "GET key"] {
+        let text = error_of(&client.call(command));
+        assert!(text.starts_with("TIMEOUT") || text.starts_with("UNAVAILABLE"), "{text}");
+    }
+    assert_eq!(client.call("PING"), Value::Simple(b"PONG".to_vec()));
+}
+
+#[test]
+fn without_controllers_or_an_address_it_does_not_start() {
+    let start = |flags: &[&str]| {
+        let all = ["serve", "--id", "0", "--peers", "127.0.0.1:1", "--dir", "/nonexistent/dir"];
+        let all: Vec<&str> = all.iter().chain(flags).copied().collect();
+        let output = support::run(&all);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let nopaxos = ["--order", "nopaxos", "--controllers", "127.0.0.1:2"];
+    assert!(start(&nopaxos).contains("--multicast"));
+    assert!(start(&nopaxos[..2]).contains("--controllers"));
+    assert!(start(&nopaxos[2..]).contains("--order nopaxos alone"));
+}
