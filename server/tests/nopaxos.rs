@@ -179,7 +179,7 @@ fn every_replica_serves_and_says_whom_it_listens_to() {
     let sequencer = network.shared.sequencer.lock().unwrap().to_string();
     for id in 0..3 {
         assert_eq!(group.status(id, "order"), json!("nopaxos"));
-        assert_eq!(multicast(&group, id, "session"), json!(1));
+        wait_until("the session", &group, || multicast(&group, id, "session") == 1);
         assert_eq!(multicast(&group, id, "sequencer"), json!(sequencer));
     }
     let port = group.ports[1].to_string();
