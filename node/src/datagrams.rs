@@ -35,6 +35,11 @@ impl Datagrams {
         Ok(Datagrams { socket, headers: MultiHeaders::preallocate(BATCH, None), buffers })
     }
 
+    /// Where it is bound, if the system says.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
     /// Hands out what has arrived, up to a batch. Returns whether there may be more.
     pub fn receive(&mut self, mut each: impl FnMut(Bytes, SocketAddr)) -> bool {
         let mut buffers = self.buffers.iter_mut();
@@ -83,14 +88,14 @@ mod tests {
     #[test]
     fn what_has_arrived_comes_in_batches_and_in_order() {
         let mut ours = Datagrams::bind("127.0.0.1:0").expect("bound");
-        let to = ours.socket.local_addr().expect("bound");
+        let to = ours.address().expect("bound");
         let other = Datagrams::bind("127.0.0.1:0").expect("bound");
         let count = BATCH + 5;
         for number in 0..count {
             assert!(other.send(&vec![number as u8; number + 1], to));
         }
         let mut arrived = Vec::new();
-        let from = other.socket.local_addr().expect("bound");
+        let from = other.address().expect("bound");
         let mut take = |datagram: Bytes, of: SocketAddr| {
             assert_eq!(of, from);
             arrived.push(datagram);
@@ -107,7 +112,7 @@ mod tests {
     #[test]
     fn what_is_too_long_for_a_datagram_is_not_sent() {
         let ours = Datagrams::bind("127.0.0.1:0").expect("bound");
-        let to = ours.socket.local_addr().expect("bound");
+        let to = ours.address().expect("bound");
         assert!(!ours.send(&vec![0; 70 << 10], to));
         assert!(ours.send(&vec![0; 61 << 10], to));
     }

@@ -147,6 +147,8 @@ pub struct MemoryStatus {
 /// What a replica that takes ordered multicast messages knows of them. Counts are since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastStatus {
+    /// Where sequencers and controllers reach this replica over UDP.
+    pub address: Option<SocketAddr>,
     /// The session that it listens to; 0 before the first.
     pub session: u32,
     /// Where requests go to be numbered, if it is known.

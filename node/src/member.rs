@@ -266,6 +266,7 @@ impl Family for Member {
         let (next, _, open_gaps) = replica.waiting();
         let (tally, counts) = (replica.tally(), self.receiver.counts());
         status.multicast = Some(MulticastStatus {
+            address: self.socket.address(),
             session: replica.view_id().session.0,
             sequencer: self.controllers.sequencer(),
             next,

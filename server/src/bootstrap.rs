@@ -2,6 +2,8 @@
 //! crashed has lost its state, and says so until an operator accepts it. Accepting means a new
 //! group with the same replicas: messages and disks of the old one are not taken for its own.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,6 +24,9 @@ pub fn bootstrap(flags: &Bootstrap) -> Result<()> {
     let waits = |member: &&Member| matches!(member.text("role"), "state-lost" | "recovering");
     let lost: Vec<&Member> = members.iter().filter(waits).collect();
     let group = choose_group(&members, &lost)?;
+    if members.iter().any(|member| member.text("order") == "nopaxos") {
+        introduce(flags.controller.as_deref(), &group, &members)?;
+    }
     for member in &lost {
         let reply = Link::connect(&member.resp, PATIENCE)
             .and_then(|mut link| link.call(&["LOCKSTEP.STARTOVER", &group]))
@@ -49,6 +54,33 @@ pub fn bootstrap(flags: &Bootstrap) -> Result<()> {
         );
     }
     wait_until_served(&lost)
+}
+
+/// Tells the controllers of the new group: without them no request of it is numbered.
+fn introduce(controller: Option<&str>, group: &str, members: &[Member]) -> Result<()> {
+    let controller = controller.context(
+        "the group orders by nopaxos: give --controller, the address in a controller's --listen, \
+         which has to know the new group",
+    )?;
+    let address = |member: &Member| {
+        let at = member.status.as_ref().and_then(|status| status["multicast"]["address"].as_str());
+        let at = at.with_context(|| {
+            format!("replica {} does not say where it takes messages: {AGAIN}", member.id)
+        })?;
+        Ok(at.to_owned())
+    };
+    let addresses = members.iter().map(address).collect::<Result<Vec<String>>>()?.join(",");
+    let told = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(controller)?;
+        stream.set_read_timeout(Some(READY))?;
+        writeln!(stream, "group {group} {addresses}")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = told().with_context(|| format!("cannot tell the controller at {controller}"))?;
+    ensure!(answer.starts_with("group "), "the controller at {controller} says: {answer}");
+    Ok(())
 }
 
 /// The group in which those that wait start over.

@@ -382,6 +382,10 @@ pub struct Bootstrap {
     /// Yes, what the group held is lost
     #[arg(long, required = true)]
     pub accept_loss: bool,
+    /// Where a controller listens for operators, host:port: it is told of the new group (needed if
+    /// the group orders by nopaxos)
+    #[arg(long)]
+    pub controller: Option<String>,
     /// The Redis port of any replica of the group
     #[arg(long, default_value_t = 7400)]
     pub port: u16,

@@ -110,6 +110,7 @@ fn shared(memory: &MemoryStatus, report: &Report) -> Value {
 /// What a replica that takes ordered messages knows of them.
 fn ordered(multicast: &MulticastStatus) -> Value {
     json!({
+        "address": multicast.address.map(|at| at.to_string()),
         "session": multicast.session,
         "sequencer": multicast.sequencer.map(|at| at.to_string()),
         "next": multicast.next,
