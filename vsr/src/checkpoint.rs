@@ -27,12 +27,17 @@ pub(crate) struct Checkpoints {
 impl Replica {
     /// The next one is due when the log has grown by four times what the last one took, so that at
     /// most a fifth of what is written are checkpoints, but within bounds, for the sake of a
-    /// restart. What is tentative is undone and done again for it: while that is much, it waits a
-    /// while.
+    /// restart. A life's first one waits for the replica's turn, so that the group's replicas write
+    /// theirs one after another and the others go on at full speed. What is tentative is undone and
+    /// done again for it: while that is much, it waits a while.
     pub(crate) fn checkpoint_if_due(&mut self, out: &mut Out) {
         let limits = self.config.limits;
         let (least, most) = (limits.checkpoint_bytes, limits.checkpoint_bytes.saturating_mul(8));
-        let due = self.checkpoints.bytes.saturating_mul(4).clamp(least, most);
+        let interval = self.checkpoints.bytes.saturating_mul(4).clamp(least, most);
+        let (id, replicas) = (self.config.identity.replica.0, self.config.replicas);
+        let first = self.checkpoints.bytes == 0;
+        let turn = if first { interval / usize::from(replicas) * usize::from(id) } else { 0 };
+        let due = interval + turn;
         let grown = self.checkpoints.grown;
         let late = grown >= due.saturating_mul(2);
         if self.logs() && grown >= due && (late || self.lag_bytes <= limits.lag_bytes / 4) {
