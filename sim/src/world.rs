@@ -67,6 +67,9 @@ pub enum Trace {
     Keep(Vec<String>),
 }
 
+/// How long a stalled disk takes to notice that it is healed, in microseconds.
+const STALL_STEP: u64 = 500;
+
 pub(crate) type Effects<P> =
     Vec<Effect<<P as smr::Protocol>::Message, <P as smr::Protocol>::Effect>>;
 
@@ -296,7 +299,9 @@ impl<P: Subject> World<P> {
             return;
         }
         if now < node.disk.stalled_until {
-            self.queue.at(node.disk.stalled_until, Event::DiskDone { node: id, life });
+            // What heals the disk ends its stall early.
+            let again = node.disk.stalled_until.min(now + STALL_STEP);
+            self.queue.at(again, Event::DiskDone { node: id, life });
             return;
         }
         let number = node.disk.synced();

@@ -35,7 +35,7 @@ fn a_seed_replays_exactly() {
 }
 
 /// Seeds that found something once, and the durability that was asked for.
-const FOUND: [(u64, Option<Durability>, &str); 5] = [
+const FOUND: [(u64, Option<Durability>, &str); 6] = [
     (1_071_808, Some(Durability::Lazy), "a checkpoint came late and took what was acknowledged"),
     (1_707, None, "a commitment arrived while the state was being replaced"),
     (
@@ -52,6 +52,11 @@ const FOUND: [(u64, Option<Durability>, &str); 5] = [
         103_177,
         Some(Durability::Lazy),
         "f + 1 marked votes of which one had forgotten nothing cut the patience short",
+    ),
+    (
+        8_006_598,
+        Some(Durability::Lazy),
+        "a write under way stayed stuck on a disk that had healed, as the checker did not know",
     ),
 ];
 
