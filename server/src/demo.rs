@@ -3,13 +3,13 @@
 //!
 //! Invariant: no replica outlives the demo, however the demo ends (the kernel sees to it).
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
 
 use crate::cli::{Demo, Durability, Order};
@@ -277,26 +277,42 @@ fn resume(plan: &mut Plan, path: &Path) -> Result<()> {
 }
 
 fn check_ports(plan: &Plan) -> Result<()> {
-    let last = u16::from(plan.replicas) - 1;
+    let ids = || 0..plan.replicas;
+    let taken = |address: &str, error: std::io::Error| {
+        let last = u16::from(plan.replicas) - 1;
+        let end = match plan.order {
+            Order::Nopaxos => CONTROLLER_FACE,
+            Order::Vsr | Order::Mu => PEER_PORTS + last,
+        };
+        anyhow!(
+            "{address}: {error}; the demo needs ports {} to {} and {} to {}{}: stop what uses them \
+             (another demo?), or choose others with --port and --memcached-port",
+            plan.port,
+            plan.port + last,
+            plan.port + PEER_PORTS,
+            plan.port + end,
+            plan.memcached_port
+                .map_or(String::new(), |port| format!(" and {port} to {}", port + last)),
+        )
+    };
+    let mut streams: Vec<String> = ids().map(|id| plan.resp(id)).collect();
+    streams.extend(ids().map(|id| plan.peer(id)));
+    streams.extend(ids().filter_map(|id| plan.memcached(id)));
+    let mut datagrams = Vec::new();
+    if plan.order == Order::Nopaxos {
+        streams.extend([plan.controller(), plan.controller_face()]);
+        datagrams.extend(ids().map(|id| plan.peer(id)));
+        datagrams.extend((0..SEQUENCERS).map(|id| plan.sequencer(id)));
+        datagrams.push(plan.controller());
+    }
     // Held until all are there, so that no two purposes can have the same one.
     let mut held = Vec::new();
-    for id in 0..plan.replicas {
-        let addresses = [Some(plan.resp(id)), Some(plan.peer(id)), plan.memcached(id)];
-        for address in addresses.into_iter().flatten() {
-            match TcpListener::bind(&address) {
-                Ok(listener) => held.push(listener),
-                Err(error) => bail!(
-                    "{address}: {error}; the demo needs ports {} to {} and {} to {}{}: stop what \
-                     uses them (another demo?), or choose others with --port and --memcached-port",
-                    plan.port,
-                    plan.port + last,
-                    plan.port + PEER_PORTS,
-                    plan.port + PEER_PORTS + last,
-                    plan.memcached_port
-                        .map_or(String::new(), |port| format!(" and {port} to {}", port + last)),
-                ),
-            }
-        }
+    for address in streams {
+        held.push(TcpListener::bind(&address).map_err(|error| taken(&address, error))?);
+    }
+    let mut held = Vec::new();
+    for address in datagrams {
+        held.push(UdpSocket::bind(&address).map_err(|error| taken(&address, error))?);
     }
     Ok(())
 }

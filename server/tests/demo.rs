@@ -136,3 +136,75 @@ fn a_demo_with_a_directory_goes_on_where_it_stopped() {
     let mut client = support::Client::try_connect(port).expect("accepts");
     assert_eq!(client.call("GET key"), support::bulk("value"));
 }
+
+/// Runs the rounds, and returns what they say.
+fn chaos(port: u16, fault: &str) -> serde_json::Value {
+    let port = port.to_string();
+    let rounds = ["--rounds", "2", "--rate", "1500", "--settle", "0.2", "--json"];
+    let mut arguments = vec!["chaos", fault, "--port", &port];
+    arguments.extend(rounds);
+    let output = support::run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn the_demo_orders_by_nopaxos_and_replaces_sequencers_and_leaders_under_load() {
+    let port = free_base() + 4000;
+    let mut demo = Demo::start(port, &["--order", "nopaxos"]);
+    let session = || {
+        let status = status(port);
+        assert_eq!(status["replicas"][1]["order"], "nopaxos");
+        status["replicas"][1]["multicast"]["session"].as_u64().expect("a session")
+    };
+    let before = session();
+    for fault in ["kill-sequencer", "kill-primary", "kill-random"] {
+        let report = chaos(port, fault);
+        assert_eq!(report["lost_writes"], 0, "{report}");
+        assert_eq!(report["linearizable"], true, "{report}");
+        assert!(report["acknowledged_writes"].as_u64() > Some(0), "{report}");
+        if fault == "kill-sequencer" {
+            assert_eq!(report["unknown_outcomes"], 0, "no connection breaks: {report}");
+            assert!(session() >= before + 2);
+        }
+    }
+    demo.wait_for("restarted");
+    let all = pids(&status(port));
+    kill_process(demo.pid(), Signal::KILL).expect("killed");
+    assert!(all_gone(&all));
+}
+
+#[test]
+fn a_nopaxos_group_that_lost_its_state_starts_over() {
+    let port = free_base() + 6000;
+    let _demo = Demo::start(port, &["--order", "nopaxos"]);
+    let mut client = support::Client::try_connect(port).expect("accepts");
+    assert_eq!(client.call("SET key value"), support::ok());
+    for pid in pids(&status(port)) {
+        kill_process(pid, Signal::KILL).expect("killed");
+    }
+    let end = Instant::now() + Duration::from_secs(15);
+    let lost = |replica: &serde_json::Value| replica["role"] == "state-lost";
+    while !status_if_any(port).is_some_and(|all| all.iter().all(lost)) {
+        assert!(Instant::now() < end, "{:?}", status_if_any(port));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let text = port.to_string();
+    let alone = support::run(&["bootstrap", "--accept-loss", "--port", &text]);
+    let words = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(!alone.status.success() && words.contains("--controller"), "{words}");
+    let controller = format!("127.0.0.1:{}", port + 130);
+    let done =
+        support::run(&["bootstrap", "--accept-loss", "--port", &text, "--controller", &controller]);
+    assert!(done.status.success(), "{done:?}");
+    let mut client = support::Client::try_connect(port + 1).expect("accepts");
+    assert_eq!(client.call("GET key"), resp::Value::Null);
+    assert_eq!(client.call("SET key again"), support::ok());
+}
+
+/// What the replicas say, if any of them answers.
+fn status_if_any(port: u16) -> Option<Vec<serde_json::Value>> {
+    let output = support::run(&["status", "--port", &port.to_string(), "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    status["replicas"].as_array().cloned()
+}
