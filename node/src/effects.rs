@@ -10,7 +10,7 @@ use wire::{FIRST_CLIENT, Frame, Kind};
 use crate::Error;
 use crate::event::Event;
 use crate::face::Face;
-use crate::family::{EffectOf, Family, MessageOf};
+use crate::family::{EffectOf, Family, MessageOf, Told};
 use crate::replica::Core;
 use crate::snapshots::Done;
 
@@ -73,17 +73,17 @@ impl<F: Face, P: Family> Core<F, P> {
 
     /// Sends a reply to the gateway that asked.
     fn send_reply(&mut self, reply: P::Reply) {
-        let gateway = P::client(&reply).gateway;
+        let gateway = reply.client().gateway;
         if gateway == u32::from(self.options.replica.0) {
             self.on_reply(reply);
         } else if gateway < u32::from(MAX_REPLICAS) {
             let to = To::One(ReplicaId(gateway as u8));
-            self.send(to, Kind::Reply, |out| P::encode_reply(&reply, out));
+            self.send(to, Kind::Reply, |out| reply.encode(out));
         }
     }
 
     fn on_reply(&mut self, reply: P::Reply) {
-        P::hear(&mut self.gateway, self.now, reply);
+        reply.reach(&mut self.gateway, self.now);
         self.tell();
     }
 
@@ -101,7 +101,7 @@ impl<F: Face, P: Family> Core<F, P> {
                 }
                 _ => false,
             },
-            Kind::Reply => match P::decode_reply(payload) {
+            Kind::Reply => match P::Reply::decode(payload) {
                 Some(reply) => {
                     self.on_reply(reply);
                     true

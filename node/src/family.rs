@@ -19,11 +19,61 @@ pub(crate) type EventOf<P> = <<P as Family>::Replica as Protocol>::Event;
 /// The family's own outputs.
 pub(crate) type EffectOf<P> = <<P as Family>::Replica as Protocol>::Effect;
 
+/// What a client is told.
+pub(crate) trait Told: Sized {
+    /// Who is told.
+    fn client(&self) -> ClientId;
+
+    fn encode(&self, out: &mut Vec<u8>);
+
+    fn decode(payload: Bytes) -> Option<Self>;
+
+    /// It has come to the gateway that asked.
+    fn reach(self, gateway: &mut Gateway, now: Now);
+}
+
+/// The answer of a replica that answers for its group.
+impl Told for Reply {
+    fn client(&self) -> ClientId {
+        self.client
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        Reply::encode(self, out);
+    }
+
+    fn decode(payload: Bytes) -> Option<Reply> {
+        Reply::decode(payload).ok()
+    }
+
+    fn reach(self, gateway: &mut Gateway, now: Now) {
+        gateway.on_reply(now, self);
+    }
+}
+
+/// One replica's own reply, of those that clients count.
+impl Told for nopaxos::Reply {
+    fn client(&self) -> ClientId {
+        self.reply.client
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        nopaxos::Reply::encode(self, out);
+    }
+
+    fn decode(payload: Bytes) -> Option<nopaxos::Reply> {
+        nopaxos::Reply::decode(payload).ok()
+    }
+
+    fn reach(self, gateway: &mut Gateway, now: Now) {
+        gateway.on_vote(now, self);
+    }
+}
+
 /// A protocol with all that carries its own effects and events.
 pub(crate) trait Family: Sized {
     type Replica: Protocol;
-    /// What a client is told.
-    type Reply;
+    type Reply: Told;
 
     const ORDERED_BY: OrderedBy;
 
@@ -33,16 +83,6 @@ pub(crate) trait Family: Sized {
 
     /// Makes what a client is told of what the host answers.
     fn sign(replica: &Self::Replica, reply: Reply) -> Self::Reply;
-
-    /// The client that is told.
-    fn client(reply: &Self::Reply) -> ClientId;
-
-    fn encode_reply(reply: &Self::Reply, out: &mut Vec<u8>);
-
-    fn decode_reply(payload: Bytes) -> Option<Self::Reply>;
-
-    /// A reply has come to the gateway that asked.
-    fn hear(gateway: &mut Gateway, now: Now, reply: Self::Reply);
 
     /// A client has said something to this replica.
     fn ask<S: StateMachine>(
@@ -103,22 +143,6 @@ impl Family for Vsr {
 
     fn sign(_: &vsr::Replica, reply: Reply) -> Reply {
         reply
-    }
-
-    fn client(reply: &Reply) -> ClientId {
-        reply.client
-    }
-
-    fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
-        reply.encode(out);
-    }
-
-    fn decode_reply(payload: Bytes) -> Option<Reply> {
-        Reply::decode(payload).ok()
-    }
-
-    fn hear(gateway: &mut Gateway, now: Now, reply: Reply) {
-        gateway.on_reply(now, reply);
     }
 
     fn view_number(view: View) -> u64 {

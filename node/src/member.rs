@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use bytes::Bytes;
 use nopaxos::{Effect as Own, Event as Input, Replica, Reply as Vote, Status as Doing, ViewId};
 use oum::{CONTROL_MAGIC, Control, Delivery, Header, Receiver, Sender, Session};
-use smr::{ClientId, ClientMessage, Host, Identity, Now, OrderedBy, Reply, StateMachine, View};
+use smr::{ClientMessage, Host, Identity, Now, OrderedBy, Reply, StateMachine, View};
 
 use crate::Error;
 use crate::controllers::{Controllers, Letters};
@@ -15,7 +15,6 @@ use crate::datagrams::Datagrams;
 use crate::event::Event;
 use crate::face::{MulticastStatus, Status};
 use crate::family::Family;
-use crate::gateway::Gateway;
 use crate::options::Multicast;
 use crate::poll::{Interest, Poll, Token};
 use crate::replica::Effects;
@@ -174,22 +173,6 @@ impl Family for Member {
 
     fn sign(replica: &Replica, reply: Reply) -> Vote {
         replica.sign(reply)
-    }
-
-    fn client(reply: &Vote) -> ClientId {
-        reply.reply.client
-    }
-
-    fn encode_reply(reply: &Vote, out: &mut Vec<u8>) {
-        reply.encode(out);
-    }
-
-    fn decode_reply(payload: Bytes) -> Option<Vote> {
-        Vote::decode(payload).ok()
-    }
-
-    fn hear(gateway: &mut Gateway, now: Now, reply: Vote) {
-        gateway.on_vote(now, reply);
     }
 
     /// Clients send to replicas only the bodies that are too long for a datagram.

@@ -12,12 +12,11 @@ use bytes::Bytes;
 use fabric::shm::{Acquaintance, Endpoint, Window};
 use fabric::{Fabric, RegionId};
 use mu::{Event as Own, Memory, Replica};
-use smr::{ClientId, Now, OpNumber, OrderedBy, Protocol, ReplicaId, Reply, Role, View};
+use smr::{Now, OpNumber, OrderedBy, Protocol, ReplicaId, Reply, Role, View};
 
 use crate::event::Event;
 use crate::face::{self, MemoryStatus};
 use crate::family::Family;
-use crate::gateway::Gateway;
 use crate::introduce::Introductions;
 use crate::poll::{Interest, Poll, Token};
 
@@ -167,22 +166,6 @@ impl Family for Shared {
 
     fn sign(_: &Replica<OwnMemory>, reply: Reply) -> Reply {
         reply
-    }
-
-    fn client(reply: &Reply) -> ClientId {
-        reply.client
-    }
-
-    fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
-        reply.encode(out);
-    }
-
-    fn decode_reply(payload: Bytes) -> Option<Reply> {
-        Reply::decode(payload).ok()
-    }
-
-    fn hear(gateway: &mut Gateway, now: Now, reply: Reply) {
-        gateway.on_reply(now, reply);
     }
 
     fn view_number(view: View) -> u64 {
