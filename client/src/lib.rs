@@ -19,6 +19,7 @@ mod flights;
 mod identity;
 mod link;
 pub mod load;
+mod machine;
 mod options;
 mod search;
 mod session;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use smr::{ClientId, ClientMessage, GroupId, OrderedBy};
+use smr::{ClientId, ClientMessage, GroupId};
 use wire::{
     Frame, FrameReader, Greeting, HELLO_BYTES, Header, Hello, Kind, MAX_PAYLOAD, NO_REPLICA,
     Outbox, encode_frame,
@@ -203,11 +203,6 @@ impl Link {
         let group = hello.identity.group;
         if own.group != GroupId(0) && group != own.group {
             return Err(format!("it belongs to group {:016x}, not {:016x}", group.0, own.group.0));
-        }
-        if hello.order == OrderedBy::Nopaxos {
-            let why =
-                "its group orders by nopaxos, whose clients count replies: use a Redis client";
-            return Err(why.to_owned());
         }
         self.hello = Some(hello);
         self.greeted = true;

@@ -14,11 +14,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
 use smr::client::{self, Client, Retry, Sends};
-use smr::{Durability, GroupId, Now, OpNumber, Outcome, Refusal, ReplicaId, Reply, Viewstamp};
+use smr::{
+    ClientMessage, Durability, GroupId, Now, OpNumber, OrderedBy, Outcome, Refusal, ReplicaId,
+    Reply, View, Viewstamp,
+};
 use wire::{Frame, Hello, Kind};
 
 use crate::flights::{Flight, Flights};
 use crate::link::{Link, Own};
+use crate::machine::{Counting, Machine};
 use crate::options::{OnLoss, Options, Terms};
 use crate::{Error, clock, identity, search};
 
@@ -93,7 +97,7 @@ pub struct Session {
     /// Of a request's body, in bytes.
     longest_body: usize,
     options: Options,
-    machine: Client,
+    machine: Machine,
     links: Vec<Link>,
     /// Which link leads to a replica.
     routes: Vec<Option<usize>>,
@@ -142,12 +146,20 @@ impl Session {
         let retry = Retry::after(options.retry.as_micros().max(1) as u64);
         let first = hello.identity.replica;
         let options = Options { on_loss, ..options };
+        let machine = match hello.order {
+            OrderedBy::Vsr | OrderedBy::Mu => {
+                Machine::Asking(Client::new(own.client, hello.replicas, first, retry, on_loss))
+            }
+            OrderedBy::Nopaxos => {
+                Machine::Counting(Counting::new(own, hello.replicas, retry.silence))
+            }
+        };
         let mut session = Session {
             own,
             durability: hello.durability,
             longest_body: hello.longest_body as usize,
             options,
-            machine: Client::new(own.client, hello.replicas, first, retry, on_loss),
+            machine,
             links,
             routes: vec![None; usize::from(hello.replicas)],
             epoll,
@@ -220,6 +232,10 @@ impl Session {
     /// # Errors
     /// [`Error::Full`], [`Error::TooLong`], or the session's end. It was not submitted then.
     pub fn submit(&mut self, body: Bytes, terms: Terms) -> Result<Ticket, Error> {
+        // Votes do not tell of the durable point.
+        if terms.durable && self.machine.logs_reads() && self.durability == Durability::Lazy {
+            return Err(Error::NotDurable);
+        }
         let flight = self.open(&body, terms)?;
         self.writes.push_back(Waiting { flight, body, durable: terms.durable });
         Ok(flight.ticket)
@@ -233,7 +249,9 @@ impl Session {
     /// As for [`Session::submit`].
     pub fn read(&mut self, body: Bytes, terms: Terms) -> Result<Ticket, Error> {
         let flight = self.open(&body, terms)?;
-        self.reads.push_back(Waiting { flight, body, durable: false });
+        let logged = self.machine.logs_reads();
+        let queue = if logged { &mut self.writes } else { &mut self.reads };
+        queue.push_back(Waiting { flight, body, durable: false });
         Ok(flight.ticket)
     }
 
@@ -361,6 +379,13 @@ impl Session {
                 self.links[*index].send(self.own, &message);
             }
         }
+        if let Machine::Counting(counting) = &mut self.machine {
+            counting.transmit(|request| {
+                let (expected, durable) = (View::default(), false);
+                let message = ClientMessage::Request { expected, durable, request };
+                self.links.iter_mut().for_each(|link| link.send(self.own, &message));
+            });
+        }
         for index in 0..self.links.len() {
             if self.links[index].has_output() {
                 self.flush_link(index);
@@ -393,13 +418,59 @@ impl Session {
             self.route();
         }
         for frame in frames.drain(..) {
-            let reply = (frame.header.kind == Kind::Reply).then(|| Reply::decode(frame.payload));
-            match reply {
-                Some(Ok(reply)) => self.on_reply(reply, now),
-                _ => self.links[index].lose(now.micros, "what it says makes no sense"),
+            if !self.on_frame(frame, now) {
+                self.links[index].lose(now.micros, "what it says makes no sense");
             }
         }
         self.frames = frames;
+    }
+
+    /// A replica has said something. Returns whether it makes sense.
+    fn on_frame(&mut self, frame: Frame, now: Now) -> bool {
+        let Frame { header, payload } = frame;
+        match (header.kind, &mut self.machine) {
+            (Kind::Reply, Machine::Asking(_)) => Reply::decode(payload).is_ok_and(|reply| {
+                self.on_reply(reply, now);
+                true
+            }),
+            (Kind::Reply, Machine::Counting(_)) => {
+                nopaxos::Reply::decode(payload).is_ok_and(|vote| {
+                    self.on_vote(vote, now);
+                    true
+                })
+            }
+            (Kind::Sequencer, Machine::Counting(counting)) => wire::sequencer(&payload)
+                .is_some_and(|(session, at)| {
+                    counting.on_sequencer(now, session, at);
+                    true
+                }),
+            _ => false,
+        }
+    }
+
+    /// One replica's reply, of those that are counted.
+    fn on_vote(&mut self, vote: nopaxos::Reply, now: Now) {
+        if vote.reply.client != self.own.client || self.over.is_some() {
+            return;
+        }
+        if vote.is_leaders() && self.is_forgotten(&vote.reply, now) {
+            return self.end(Over::Forgotten, now);
+        }
+        let Machine::Counting(counting) = &mut self.machine else { return };
+        let done = counting.on_vote(now, vote);
+        if counting.is_retired() {
+            return self.end(Over::Retired, now);
+        }
+        let Some(nopaxos::Finished { number, position, body, .. }) = done else { return };
+        self.written = position;
+        if self.durability == Durability::Sync {
+            self.durable = self.durable.max(position);
+        }
+        let answer = Answer { position, durable: self.durable, body };
+        if let Some((flight, true)) = self.flights.executed(number, position.op) {
+            self.finish(flight, now, Ok(answer));
+        }
+        self.flights.trim(OpNumber(u64::MAX));
     }
 
     /// Notes which replicas answer where.

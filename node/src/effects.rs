@@ -2,8 +2,7 @@
 
 use smr::executor::CheckpointStep;
 use smr::{
-    ClientMessage, Effect, Incarnation, Input, MAX_REPLICAS, Outcome, ReplicaId, Reply, Role, To,
-    Viewstamp,
+    ClientMessage, Effect, Incarnation, Input, Outcome, ReplicaId, Reply, Role, To, Viewstamp,
 };
 use wire::{FIRST_CLIENT, Frame, Kind};
 
@@ -60,23 +59,20 @@ impl<F: Face, P: Family> Core<F, P> {
 
     /// Tells the client what the host answers.
     fn reply(&mut self, mut reply: Reply) {
-        let gateway = reply.client.gateway;
-        if gateway != u32::from(self.options.replica.0) {
+        if reply.client.gateway != u32::from(self.options.replica.0) {
             fit(&mut reply);
         }
-        if gateway >= FIRST_CLIENT {
-            self.gateway.counters.dropped_frames += u64::from(!self.peers.reply(&reply));
-        } else {
-            self.send_reply(P::sign(self.host.protocol(), reply));
-        }
+        self.send_reply(P::sign(self.host.protocol(), reply));
     }
 
-    /// Sends a reply to the gateway that asked.
+    /// Sends a reply to the gateway or the native client that asked.
     fn send_reply(&mut self, reply: P::Reply) {
-        let gateway = reply.client().gateway;
+        let gateway = reply.reply().client.gateway;
         if gateway == u32::from(self.options.replica.0) {
             self.on_reply(reply);
-        } else if gateway < u32::from(MAX_REPLICAS) {
+        } else if gateway >= FIRST_CLIENT {
+            self.gateway.counters.dropped_frames += u64::from(!self.peers.reply(&reply));
+        } else {
             let to = To::One(ReplicaId(gateway as u8));
             self.send(to, Kind::Reply, |out| reply.encode(out));
         }
@@ -108,7 +104,7 @@ impl<F: Face, P: Family> Core<F, P> {
                 }
                 None => false,
             },
-            Kind::Hello => false,
+            Kind::Hello | Kind::Sequencer => false,
         };
         self.gateway.counters.nonsense += u64::from(!sense);
     }

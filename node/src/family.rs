@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use smr::{ClientId, ClientMessage, Host, Now, OrderedBy, Protocol, Reply, StateMachine, View};
+use smr::{ClientMessage, Host, Now, OrderedBy, Protocol, Reply, StateMachine, View};
 
 use crate::event::Event;
 use crate::face::Status;
@@ -21,8 +21,8 @@ pub(crate) type EffectOf<P> = <<P as Family>::Replica as Protocol>::Effect;
 
 /// What a client is told.
 pub(crate) trait Told: Sized {
-    /// Who is told.
-    fn client(&self) -> ClientId;
+    /// What it says, and to whom.
+    fn reply(&self) -> &Reply;
 
     fn encode(&self, out: &mut Vec<u8>);
 
@@ -34,8 +34,8 @@ pub(crate) trait Told: Sized {
 
 /// The answer of a replica that answers for its group.
 impl Told for Reply {
-    fn client(&self) -> ClientId {
-        self.client
+    fn reply(&self) -> &Reply {
+        self
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -53,8 +53,8 @@ impl Told for Reply {
 
 /// One replica's own reply, of those that clients count.
 impl Told for nopaxos::Reply {
-    fn client(&self) -> ClientId {
-        self.reply.client
+    fn reply(&self) -> &Reply {
+        &self.reply
     }
 
     fn encode(&self, out: &mut Vec<u8>) {

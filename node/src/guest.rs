@@ -10,9 +10,10 @@ use std::io;
 use std::net::TcpStream;
 
 use smr::request::MAX_OUTSTANDING;
-use smr::{ClientId, ClientMessage, Outcome, Reply, RequestNumber};
+use smr::{ClientId, ClientMessage, Outcome, RequestNumber};
 use wire::{Frame, Header, Kind, Outbox, encode_frame};
 
+use crate::family::Told;
 use crate::poll::{Interest, Poll, Token};
 
 /// Answers that wait to be sent beyond this many bytes stop the reading of requests.
@@ -139,12 +140,13 @@ impl Guest {
     }
 
     /// Queues a reply. `false` if the client must be given up, since it does not fetch its answers.
-    pub fn answer(&mut self, header: &Header, reply: &Reply) -> bool {
+    pub fn answer(&mut self, header: &Header, told: &impl Told) -> bool {
+        let reply = told.reply();
         self.end((reply.read, reply.number));
         let output = self.output.buffer();
         let before = output.len();
         // It fits: the node takes out an answer that does not (`effects::fit`).
-        if encode_frame(output, header, |out| reply.encode(out)).is_err() {
+        if encode_frame(output, header, |out| told.encode(out)).is_err() {
             return false;
         }
         if let (true, Outcome::Done { .. }) = (reply.read, &reply.outcome) {
@@ -153,6 +155,11 @@ impl Guest {
             self.estimate = bytes.max(self.estimate - self.estimate / 16);
         }
         self.pending() <= OUTPUT_HARD
+    }
+
+    /// Queues something short that answers nothing.
+    pub fn tell(&mut self, header: &Header, payload: impl FnOnce(&mut Vec<u8>)) {
+        encode_frame(self.output.buffer(), header, payload).expect("it is short");
     }
 
     /// Sends what is queued, and sees to what is to be waited for.
@@ -178,7 +185,7 @@ fn key(message: &ClientMessage) -> ((bool, RequestNumber), usize) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use smr::{GroupId, Incarnation, OpNumber, ReadRequest, ReplicaId, View, Viewstamp};
+    use smr::{GroupId, Incarnation, OpNumber, ReadRequest, ReplicaId, Reply, View, Viewstamp};
 
     use super::*;
 

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
-use smr::{ClientMessage, GroupId, Identity, OrderedBy, Role};
+use smr::{ClientMessage, GroupId, Identity, Role};
 use wire::{Frame, FrameReader, Greeting, HELLO_BYTES, Hello, MAX_PAYLOAD};
 
 use crate::clock;
@@ -146,10 +146,6 @@ impl Inbound {
                     let (id, theirs) = (client.gateway, group.0);
                     return Err(format!("client {id:08x} wants group {theirs:016x}"));
                 }
-                if own.order == OrderedBy::Nopaxos {
-                    let id = client.gateway;
-                    return Err(format!("client {id:08x}: native clients do not count replies"));
-                }
                 Speaker::Guest(Box::new(Guest::new(client)))
             }
             Greeting::Replica(hello) => {
@@ -224,7 +220,8 @@ mod tests {
     use std::net::TcpListener;
 
     use smr::{
-        ClientId, Durability, Incarnation, ReadRequest, ReplicaId, Request, RequestNumber, View,
+        ClientId, Durability, Incarnation, OrderedBy, ReadRequest, ReplicaId, Request,
+        RequestNumber, View,
     };
     use wire::{FIRST_CLIENT, Header, Kind, NO_REPLICA, encode_frame};
 

@@ -6,19 +6,21 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use smr::{ClientId, ClientMessage, Identity, ReplicaId, Reply, To};
+use smr::{ClientId, ClientMessage, Identity, ReplicaId, To};
 use wire::{
     FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, Outbox, encode_frame,
+    put_sequencer,
 };
 
 use crate::clock;
 use crate::dial::{Dialer, connect, notice_death};
 use crate::event::Event;
 use crate::face::{Counters, PeerStatus};
+use crate::family::Told;
 use crate::inbound::{Arrived, Inbound, Speaker, check};
 use crate::poll::{Door, Interest, Poll, Token, Waker};
 use crate::slab::Slab;
@@ -61,6 +63,8 @@ pub(crate) struct Peers {
     inbound: Slab<Inbound>,
     /// Where each native client's newest connection is.
     guests: HashMap<ClientId, u32>,
+    /// Who numbers requests, which native clients are told.
+    sequencer: Option<(u32, SocketAddr)>,
     /// Native clients that have something to be sent, or are to be read from again.
     dirty: Vec<u32>,
     resumable: Vec<u32>,
@@ -115,6 +119,7 @@ impl Peers {
             links,
             inbound: Slab::default(),
             guests: HashMap::new(),
+            sequencer: None,
             dirty: Vec::new(),
             resumable: Vec::new(),
             waker: poll.waker(),
@@ -338,6 +343,7 @@ impl Peers {
             return Err(format!("there are {MAX_NATIVE_CLIENTS} native clients already"));
         }
         self.guests.insert(client, place);
+        self.tell_sequencer(place);
         Ok(())
     }
 
@@ -380,8 +386,8 @@ impl Peers {
 
     /// Queues a reply to a native client. `false` if it is not connected, or is given up because it
     /// does not fetch its answers.
-    pub fn reply(&mut self, reply: &Reply) -> bool {
-        let Some(&place) = self.guests.get(&reply.client) else { return false };
+    pub fn reply(&mut self, reply: &impl Told) -> bool {
+        let Some(&place) = self.guests.get(&reply.reply().client) else { return false };
         let header = self.header(Kind::Reply);
         let answered = match self.inbound.get_mut(place).map(|inbound| &mut inbound.speaker) {
             Some(Speaker::Guest(guest)) => guest.answer(&header, reply),
@@ -393,6 +399,22 @@ impl Peers {
             self.hang_up(place);
         }
         answered
+    }
+
+    /// Tells all native clients, and those to come, who numbers requests.
+    pub fn announce(&mut self, session: u32, sequencer: SocketAddr) {
+        self.sequencer = Some((session, sequencer));
+        let places: Vec<u32> = self.guests.values().copied().collect();
+        places.into_iter().for_each(|place| self.tell_sequencer(place));
+    }
+
+    fn tell_sequencer(&mut self, place: u32) {
+        let Some((session, at)) = self.sequencer else { return };
+        let header = self.header(Kind::Sequencer);
+        if let Some(guest) = self.inbound.get_mut(place).and_then(Inbound::guest) {
+            guest.tell(&header, |out| put_sequencer(session, at, out));
+            self.mark(place);
+        }
     }
 
     fn flush_guests(&mut self, poll: &Poll) {

@@ -370,8 +370,11 @@ impl<F: Face, P: Family> Core<F, P> {
 
     fn report(&mut self) {
         self.family.take_reports(&mut self.peers.events);
-        for event in self.peers.events.drain(..) {
+        for event in std::mem::take(&mut self.peers.events) {
             (self.events)(&event);
+            if let Event::Session { session, sequencer } = event {
+                self.peers.announce(session, sequencer);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lockstep_client::{Batch, Client, Options};
 use oum::{CONTROL_MAGIC, Control, Sequencer, Session};
 use resp::Value;
 use serde_json::json;
@@ -285,6 +286,54 @@ fn long_requests_and_long_answers_pass() {
         let text = error_of(&client.try_call(&[b"SET", b"key", &long]).expect("a reply"));
         assert!(text.contains("not executed") && text.contains("--order vsr"), "{text}");
     }
+}
+
+#[test]
+fn native_clients_count_replies_through_the_end_of_leaders_and_sequencers() {
+    let (mut network, mut group) = group(3, "memory", &[]);
+    let peers: Vec<String> = (0..3).map(|id| group.peer_address(id).to_owned()).collect();
+    let mut client = Client::connect(&peers, Options::default()).expect("a group");
+    client.set(b"key", b"value").expect("set");
+    assert_eq!(client.get(b"key").expect("read"), Some(b"value".to_vec()));
+    let long = vec![b'x'; 200_000];
+    client.set(b"long", &long).expect("set");
+    assert_eq!(client.get(b"long").expect("read").as_ref(), Some(&long));
+    let mut count = 0;
+    for round in 0..4 {
+        let primary = group.primary();
+        for step in 0..60 {
+            if step == 20 && round % 2 == 0 {
+                group.kill(primary);
+            } else if step == 20 {
+                network.kill_sequencer();
+                network.begin();
+            }
+            count += 1;
+            assert_eq!(client.incr(b"count", 1).expect("counted"), count, "round {round}");
+        }
+        if round % 2 == 0 {
+            group.spawn(primary, false);
+            let role = || group.status(primary, "role");
+            wait_until("it rejoins", &group, || role() == "backup" || role() == "primary");
+        }
+    }
+    // Many under way.
+    let mut batch = Batch::new();
+    for _ in 0..200 {
+        batch.clear();
+        batch.incr(b"count", 1);
+        client.submit(&batch).expect("taken");
+    }
+    let end = Instant::now() + Duration::from_secs(15);
+    while client.session().outstanding() > 0 && Instant::now() < end {
+        client.session().poll(Duration::from_millis(100)).expect("polled");
+        while let Some(done) = client.session().next_done() {
+            done.result.expect("executed");
+        }
+    }
+    let total = (count + 200).to_string();
+    assert_eq!(client.get(b"count").expect("read"), Some(total.clone().into_bytes()));
+    assert_eq!(group.client(0).call("GET count"), bulk(&total));
 }
 
 #[test]

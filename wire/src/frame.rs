@@ -30,8 +30,10 @@ pub enum Kind {
     Replica = 2,
     /// A [`smr::ClientMessage`].
     Client = 3,
-    /// A [`smr::Reply`].
+    /// A reply to a client: a [`smr::Reply`], or of a protocol whose clients count replies its own.
     Reply = 4,
+    /// To a client: who numbers requests ([`crate::put_sequencer`]).
+    Sequencer = 5,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             2 => Ok(Kind::Replica),
             3 => Ok(Kind::Client),
             4 => Ok(Kind::Reply),
+            5 => Ok(Kind::Sequencer),
             unknown => Err(Error::Kind(unknown)),
         }
     }

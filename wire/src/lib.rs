@@ -12,6 +12,7 @@ mod frame;
 mod hello;
 mod outbox;
 mod reader;
+mod sequencer;
 
 pub use error::Error;
 pub use frame::{
@@ -20,3 +21,4 @@ pub use frame::{
 pub use hello::{FIRST_CLIENT, Greeting, HELLO_BYTES, Hello, MAX_NATIVE_CLIENTS};
 pub use outbox::Outbox;
 pub use reader::FrameReader;
+pub use sequencer::{put_sequencer, sequencer};

@@ -66,7 +66,7 @@ const LAYERS: &[Layer] = &[
     layer("faultfs", Rule::Only(&[])),
     layer("sim", Rule::Only(&["smr", "vsr"])),
     layer("node", Rule::Only(&["smr", "vsr", "mu", "oum", "nopaxos", "fabric", "wire", "io"])),
-    layer("lockstep-client", Rule::Only(&["smr", "wire", "kv", "resp"])),
+    layer("lockstep-client", Rule::Only(&["smr", "oum", "nopaxos", "wire", "kv", "resp"])),
     layer(
         "bench",
         Rule::Only(&[
