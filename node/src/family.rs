@@ -84,14 +84,14 @@ pub(crate) trait Family: Sized {
     /// Makes what a client is told of what the host answers.
     fn sign(replica: &Self::Replica, reply: Reply) -> Self::Reply;
 
-    /// A client has said something to this replica.
+    /// Clients have said this to this replica.
     fn ask<S: StateMachine>(
         host: &mut Host<Self::Replica, S>,
         now: Now,
-        message: ClientMessage,
+        messages: impl Iterator<Item = ClientMessage>,
         effects: &mut Effects<Self>,
     ) {
-        host.client(now, message, effects);
+        host.clients(now, messages, effects);
     }
 
     /// A view as operators count them.

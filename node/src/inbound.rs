@@ -178,7 +178,7 @@ impl<F: Face, P: Family> Core<F, P> {
             }
             !waits
         });
-        self.host.clients(self.now, taken, &mut self.effects);
+        P::ask(&mut self.host, self.now, taken, &mut self.effects);
         self.arrived = arrived;
     }
 }

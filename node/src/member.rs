@@ -179,11 +179,13 @@ impl Family for Member {
     fn ask<S: StateMachine>(
         host: &mut Host<Replica, S>,
         now: Now,
-        message: ClientMessage,
+        messages: impl Iterator<Item = ClientMessage>,
         effects: &mut Effects<Member>,
     ) {
-        if let ClientMessage::Request { request, .. } = message {
-            host.step(now, smr::Input::Event(Input::Body(request)), effects);
+        for message in messages {
+            if let ClientMessage::Request { request, .. } = message {
+                host.step(now, smr::Input::Event(Input::Body(request)), effects);
+            }
         }
     }
 

@@ -307,6 +307,7 @@ impl<F: Face, P: Family> Core<F, P> {
     }
 
     pub(crate) fn on_client_message(&mut self, message: ClientMessage) {
+        let message = std::iter::once(message);
         P::ask(&mut self.host, self.now, message, &mut self.effects);
     }
 
