@@ -12,11 +12,11 @@ use smr::{GroupId, ReplicaId};
 
 /// While it does not know the sequencer, a member asks this often, in microseconds.
 const ASK_PAUSE: u64 = 20_000;
-/// After so long without what should have come, the controllers are asked whether there is another
-/// session; and again this often. In microseconds.
+/// After so long without what should have come the controllers are asked whether there is another
+/// session, and again this often. In microseconds.
 const SILENCE: u64 = 30_000;
-/// When so many messages should have come and not one has, the sequencer is complained of: fewer may
-/// have been dropped by chance.
+/// When so many messages should have come and not one has, the sequencer is complained of: fewer
+/// may have been dropped by chance.
 const FEW: u32 = 4;
 
 /// A control message and where it goes.

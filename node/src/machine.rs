@@ -1,5 +1,5 @@
-//! The client machine of a gateway: the one of protocols that answer through one replica, or that of
-//! NOPaxos, which counts the replies of all of them.
+//! The client machine of a gateway: the one of protocols that answer through one replica, or that
+//! of NOPaxos, which counts the replies of all of them.
 
 use bytes::Bytes;
 use smr::client::{Answer, Client, Finished, Loss, OnLoss, Retry, Sends};

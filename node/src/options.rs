@@ -157,8 +157,8 @@ pub struct Multicast {
     pub address: String,
     /// The controllers, `host:port`, at least one: they say who the sequencer is.
     pub controllers: Vec<String>,
-    /// Longer requests go to the replicas directly and only their digests are numbered; in bytes, 64
-    /// to 60,000. On the way to the sequencer and from it they take up to 128 bytes more.
+    /// Longer requests go to the replicas directly and only their digests are numbered; in bytes,
+    /// 64 to 60,000. On the way to the sequencer and from it they take up to 128 bytes more.
     pub datagram_bytes: usize,
 }
 

@@ -169,8 +169,8 @@ impl Client {
         sends.push(Send::Sequencer(payload.into()));
     }
 
-    /// What is not done is due now, as if it had never been sent again: the group has another leader
-    /// or another sequencer, and what the former one had may be lost.
+    /// What is not done is due now, as if it had never been sent again: the group has another
+    /// leader or another sequencer, and what the former one had may be lost.
     pub fn hurry(&mut self, now: Now) {
         for asked in self.asked.values_mut() {
             (asked.resend_at, asked.tries) = (now.micros, 0);

@@ -272,8 +272,8 @@ pub struct Serve {
     /// With --order nopaxos: the controllers, host:port,host:port,...
     #[arg(long, value_delimiter = ',')]
     pub controllers: Vec<String>,
-    /// With --order nopaxos: longer requests go to the replicas directly, and only their digests are
-    /// numbered, 64 to 60000; the same for all replicas [default: 1300]
+    /// With --order nopaxos: longer requests go to the replicas directly, and only their digests
+    /// are numbered, 64 to 60000; the same for all replicas [default: 1300]
     #[arg(long)]
     pub datagram_bytes: Option<usize>,
     /// Create the group; only for the first start of all its replicas

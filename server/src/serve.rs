@@ -139,7 +139,9 @@ fn read_file(path: &Path) -> Result<File> {
     toml::from_str(&text).with_context(|| format!("{} is not as it should be", path.display()))
 }
 
-fn options(flags: Serve, file: File) -> Result<Options> {
+fn options(mut flags: Serve, mut file: File) -> Result<Options> {
+    let of_mu = OfMu::take(&mut flags, &mut file);
+    let of_nopaxos = OfNopaxos::take(&mut flags, &mut file);
     let missing = |what: &str| format!("--{what} (or `{what}` in the file) is needed");
     let id = flags.id.or(file.id).with_context(|| missing("id"))?;
     let peers = if flags.peers.is_empty() { file.peers } else { flags.peers };
@@ -164,18 +166,7 @@ fn options(flags: Serve, file: File) -> Result<Options> {
         false => Birth::Join,
     };
     let mut options = Options::new(dir, ReplicaId(id), peers, resp, durability, birth);
-    let shared = OfMu {
-        memory: flags.memory.or(file.memory),
-        heartbeat_us: flags.heartbeat_us.or(file.heartbeat_us),
-        slot_bytes: flags.slot_bytes.or(file.slot_bytes),
-    };
-    let named = !flags.controllers.is_empty();
-    let multicast = OfNopaxos {
-        multicast: flags.multicast.or(file.multicast),
-        controllers: if named { flags.controllers } else { file.controllers },
-        datagram_bytes: flags.datagram_bytes.or(file.datagram_bytes),
-    };
-    set_order(&mut options, order, shared, multicast)?;
+    set_order(&mut options, order, of_mu, of_nopaxos)?;
     let memcached_port = flags.memcached_port.or(file.memcached_port);
     options.side_entrances = side_entrances(&options.clients, memcached_port);
     if let Some(advertise) = flags.advertise.or(file.advertise) {
@@ -232,11 +223,32 @@ struct OfNopaxos {
 
 impl OfMu {
     const NONE: OfMu = OfMu { memory: None, heartbeat_us: None, slot_bytes: None };
+
+    fn take(flags: &mut Serve, file: &mut File) -> OfMu {
+        OfMu {
+            memory: flags.memory.take().or(file.memory.take()),
+            heartbeat_us: flags.heartbeat_us.or(file.heartbeat_us),
+            slot_bytes: flags.slot_bytes.or(file.slot_bytes),
+        }
+    }
 }
 
 impl OfNopaxos {
     const NONE: OfNopaxos =
         OfNopaxos { multicast: None, controllers: Vec::new(), datagram_bytes: None };
+
+    fn take(flags: &mut Serve, file: &mut File) -> OfNopaxos {
+        let named = if flags.controllers.is_empty() {
+            &mut file.controllers
+        } else {
+            &mut flags.controllers
+        };
+        OfNopaxos {
+            multicast: flags.multicast.take().or(file.multicast.take()),
+            controllers: std::mem::take(named),
+            datagram_bytes: flags.datagram_bytes.or(file.datagram_bytes),
+        }
+    }
 }
 
 fn set_order(options: &mut Options, order: Order, of_mu: OfMu, of: OfNopaxos) -> Result<()> {
