@@ -5,9 +5,9 @@
 //! - [`Session`] below it speaks bytes, for a service of one's own;
 //! - [`load`] drives many clients in a closed loop.
 //!
-//! `docs/client.md` is the guide. The protocol is the client machine's ([`smr::client::Client`]):
-//! it finds the primary, sends again, and in `lazy` keeps what may have to be replayed
-//! ([Mao] 4.2.3).
+//! `docs/client.md` is the guide. The protocol is the client machine's: [`smr::client::Client`]
+//! finds the primary, sends again, and in `lazy` keeps what may have to be replayed ([Mao] 4.2.3);
+//! [`nopaxos::Client`] counts the replies of a group whose requests a sequencer numbers.
 
 #![forbid(unsafe_code)]
 

@@ -8,6 +8,8 @@ use oum::Sender;
 use smr::client::{Client, Finished, Loss, Sends};
 use smr::{Now, Reply, Request, RequestNumber};
 
+use crate::link::Own;
+
 /// Longer requests go to the replicas directly, and only their digests are numbered: what is sent
 /// fits into a frame of Ethernet with all its headers.
 const DATAGRAM: usize = 1_300;
@@ -31,7 +33,8 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    pub fn new(own: crate::link::Own, replicas: u8, retry: u64) -> Counting {
+    /// A machine that knows no sequencer yet; it asks again after `retry` microseconds.
+    pub fn new(own: Own, replicas: u8, retry: u64) -> Counting {
         Counting {
             client: nopaxos::Client::new(own.client, replicas, retry, DATAGRAM),
             sender: Sender::new(own.group),

@@ -230,7 +230,8 @@ impl Session {
     /// order in which they are submitted, up to 32 of them under way; more wait here.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::TooLong`], or the session's end. It was not submitted then.
+    /// [`Error::Full`], [`Error::TooLong`], [`Error::NotDurable`], or the session's end. It was not
+    /// submitted then.
     pub fn submit(&mut self, body: Bytes, terms: Terms) -> Result<Ticket, Error> {
         // Votes do not tell of the durable point.
         if terms.durable && self.machine.logs_reads() && self.durability == Durability::Lazy {
