@@ -56,6 +56,33 @@ fn landed(words: &[u64]) -> &'static str {
 }
 
 #[test]
+fn who_sees_a_write_sees_all_that_came_before_and_nothing_of_later_ones() {
+    let mut late = 0;
+    for seed in 0..100 {
+        let options = Options { hidden: 900_000, hidden_by: 20_000, ..Options::rough() };
+        let mut world = World::new(common::geometry(), options, seed);
+        for number in 1..=100 {
+            // Four places in turn, so that what is hidden is overwritten.
+            let to = place(0, BOARD, (number % 4) as u32);
+            let verb = Verb::Write { to, under: GrantNumber(0), words: &[number] };
+            world.port(P1).post(VerbId(number), verb);
+        }
+        while world.next_at().is_some() {
+            world.step(u64::MAX);
+            let mut words = [0; 4];
+            world.port(P0).load(BOARD, 0, &mut words);
+            let last = words.into_iter().max().expect("four");
+            late += u64::from(last < 100);
+            for (place, word) in (0..).zip(words) {
+                let newest = (0..=last).rev().find(|number| number % 4 == place);
+                assert_eq!(word, newest.unwrap_or(0), "seed {seed}: {words:?}");
+            }
+        }
+    }
+    assert!(late > 0);
+}
+
+#[test]
 fn a_seed_repeats_itself() {
     let history = |seed| {
         let mut world = World::new(common::geometry(), Options::rough(), seed);

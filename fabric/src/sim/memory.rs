@@ -10,9 +10,9 @@ use crate::contract::{Access, Geometry, GrantNumber, RegionId};
 pub(crate) struct Region {
     access: Access,
     /// What has arrived: verbs read this.
-    placed: Vec<u64>,
+    placed: Vec<Word>,
     /// What the owner's processor sees.
-    seen: Vec<u64>,
+    seen: Vec<Word>,
     owner: ReplicaId,
     holder: Option<ReplicaId>,
     number: GrantNumber,
@@ -21,6 +21,17 @@ pub(crate) struct Region {
     /// By process: it makes no write under grants up to this one.
     renounced: Vec<GrantNumber>,
 }
+
+/// A word and when it arrived: what is seen late takes the place of nothing later.
+#[derive(Clone, Copy, Default)]
+struct Word {
+    value: u64,
+    arrived: Arrival,
+}
+
+/// Numbers the moments at which words arrive, growing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Arrival(pub(crate) u64);
 
 pub(crate) struct Memory {
     regions: Vec<Region>,
@@ -31,8 +42,8 @@ impl Memory {
         let none = vec![GrantNumber(0); usize::from(geometry.processes)];
         let region = |spec: &crate::RegionSpec| Region {
             access: spec.access,
-            placed: vec![0; spec.words as usize],
-            seen: vec![0; spec.words as usize],
+            placed: vec![Word::default(); spec.words as usize],
+            seen: vec![Word::default(); spec.words as usize],
             owner,
             holder: Some(owner),
             number: GrantNumber(1),
@@ -75,36 +86,43 @@ impl Region {
     }
 
     /// Words of a write arrive.
-    pub(crate) fn place(&mut self, offset: usize, words: &[u64], part: Part) {
-        for (index, word) in words.iter().enumerate().filter(|&(index, _)| part.holds(index)) {
-            self.placed[offset + index] = *word;
+    pub(crate) fn place(&mut self, offset: usize, words: &[u64], part: Part, arrived: Arrival) {
+        for (index, &value) in words.iter().enumerate().filter(|&(index, _)| part.holds(index)) {
+            self.placed[offset + index] = Word { value, arrived };
         }
     }
 
-    /// The owner's processor sees words that have arrived.
-    pub(crate) fn reveal(&mut self, offset: usize, part: Part) {
-        for index in (0..part.len).filter(|&index| part.holds(index)) {
-            self.seen[offset + index] = self.placed[offset + index];
+    /// The owner's processor sees words that arrived then, and none that came later.
+    pub(crate) fn reveal(&mut self, offset: usize, words: &[u64], part: Part, arrived: Arrival) {
+        for (index, &value) in words.iter().enumerate().filter(|&(index, _)| part.holds(index)) {
+            let seen = &mut self.seen[offset + index];
+            if seen.arrived < arrived {
+                *seen = Word { value, arrived };
+            }
         }
     }
 
     /// A verb reads words.
     pub(crate) fn fetch(&self, offset: usize, words: &mut [u64], part: Part) {
         for (index, word) in words.iter_mut().enumerate().filter(|&(index, _)| part.holds(index)) {
-            *word = self.placed[offset + index];
+            *word = self.placed[offset + index].value;
         }
     }
 
     pub(crate) fn load(&self, range: Range<usize>, words: &mut [u64]) {
-        words.copy_from_slice(&self.seen[range]);
+        for (word, seen) in words.iter_mut().zip(&self.seen[range]) {
+            *word = seen.value;
+        }
     }
 
     /// The owner writes; false if it may not.
-    pub(crate) fn store(&mut self, range: Range<usize>, words: &[u64]) -> bool {
+    pub(crate) fn store(&mut self, range: Range<usize>, words: &[u64], arrived: Arrival) -> bool {
         let may = self.access == Access::Open || self.holder == Some(self.owner);
         if may {
-            self.placed[range.clone()].copy_from_slice(words);
-            self.seen[range].copy_from_slice(words);
+            for (at, &value) in range.zip(words) {
+                self.placed[at] = Word { value, arrived };
+                self.seen[at] = Word { value, arrived };
+            }
         }
         may
     }
@@ -123,7 +141,7 @@ impl Region {
         if forget {
             for (offset, word) in (0_u32..).zip(&mut self.placed) {
                 if !keep.iter().any(|range| range.contains(&offset)) {
-                    *word = 0;
+                    word.value = 0;
                 }
             }
         }

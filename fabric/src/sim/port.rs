@@ -77,9 +77,10 @@ impl Fabric for Port<'_> {
 
     fn store(&mut self, region: RegionId, offset: u32, words: &[u64]) -> Status {
         let range = self.world.geometry.range(region, offset, words.len());
+        let arrived = self.world.arrival();
         let memory = &mut self.world.processes[self.me.index()].memory;
         let memory = memory.as_mut().expect("it lives");
-        match memory.region_mut(region).store(range, words) {
+        match memory.region_mut(region).store(range, words, arrived) {
             true => Status::Ok,
             false => Status::Refused,
         }

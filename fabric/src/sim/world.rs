@@ -1,7 +1,8 @@
 //! All processes of a simulated fabric, and the verbs under way between them.
 //!
 //! Invariant: what one process posts for one region of one memory takes effect in that order: the
-//! first word of a verb moves after the last one of the verb before it.
+//! first word of a verb moves after the last one of the verb before it, and is seen by the memory's
+//! owner after it.
 //! Invariant: a write to an exclusive region has no effect after one under the same grant failed.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -10,7 +11,7 @@ use smr::ReplicaId;
 use smr::rng::Rng;
 
 use super::flight::{Action, Flight, Part};
-use super::memory::Memory;
+use super::memory::{Arrival, Memory};
 use super::options::Options;
 use super::port::Port;
 use crate::contract::{Completion, Geometry, GrantNumber, RegionId, Status, VerbId};
@@ -57,9 +58,18 @@ enum Event {
     /// A verb that has not completed never will be known to.
     GiveUp { flight: u64 },
     /// The owner's processor sees words.
-    Reveal { process: ReplicaId, region: RegionId, offset: usize, part: Part },
+    Reveal { process: ReplicaId, memory_life: u32, seen: Box<Seen> },
     /// Words land that should not.
     Late { flight: Box<Flight>, part: u8 },
+}
+
+/// Words of a write that have arrived.
+struct Seen {
+    region: RegionId,
+    offset: usize,
+    words: Vec<u64>,
+    part: Part,
+    arrived: Arrival,
 }
 
 /// The fabric.
@@ -267,6 +277,12 @@ impl World {
         &mut self.channels[pair * self.geometry.regions.len() + region.index()]
     }
 
+    /// The present moment, for words that arrive now.
+    pub(crate) fn arrival(&mut self) -> Arrival {
+        self.sequence += 1;
+        Arrival(self.sequence)
+    }
+
     fn schedule(&mut self, at: u64, event: Event) {
         self.sequence += 1;
         self.queue.insert((at, self.sequence), event);
@@ -373,20 +389,26 @@ impl World {
                 self.fail(&mut flight, Status::Gone);
                 self.complete(flight)
             }
-            Event::Reveal { process, region, offset, part } => {
-                let memory = self.processes[process.index()].memory.as_mut()?;
-                memory.region_mut(region).reveal(offset, part);
+            Event::Reveal { process, memory_life, seen } => {
+                let state = &mut self.processes[process.index()];
+                if state.memory_life != memory_life {
+                    return None;
+                }
+                let Seen { region, offset, words, part, arrived } = *seen;
+                let region = state.memory.as_mut()?.region_mut(region);
+                region.reveal(offset, &words, part, arrived);
                 Some(process)
             }
             Event::Late { flight, part } => {
                 let Action::Write { words, .. } = &flight.action else { return None };
+                let arrived = self.arrival();
                 let state = &mut self.processes[flight.to.index()];
                 if state.memory_life != flight.memory_life {
                     return None;
                 }
                 let region = state.memory.as_mut()?.region_mut(flight.region);
-                region.place(flight.offset, words, flight.part(part));
-                region.reveal(flight.offset, flight.part(part));
+                region.place(flight.offset, words, flight.part(part), arrived);
+                region.reveal(flight.offset, words, flight.part(part), arrived);
                 Some(flight.to)
             }
         }
@@ -446,6 +468,7 @@ impl World {
             return;
         }
         let forget = self.rng.chance(self.options.forget, 1_000_000);
+        let arrived = self.arrival();
         let memory = self.processes[flight.to.index()].memory.as_mut().expect("it is reached");
         let region = memory.region_mut(flight.region);
         let moving = flight.part(part);
@@ -459,8 +482,9 @@ impl World {
                     }
                     return;
                 }
-                region.place(flight.offset, words, moving);
-                self.show(flight, moving);
+                region.place(flight.offset, words, moving, arrived);
+                let words = words.clone();
+                self.show(flight, words, moving, arrived);
             }
             Action::Read { words } => region.fetch(flight.offset, words, moving),
             Action::Grant { to, keep } => {
@@ -475,7 +499,7 @@ impl World {
     }
 
     /// Words have arrived: their owner's processor sees them now, or later.
-    fn show(&mut self, flight: &Flight, part: Part) {
+    fn show(&mut self, flight: &Flight, words: Vec<u64>, part: Part, arrived: Arrival) {
         let options = self.options;
         let mut at = self.now;
         if self.rng.chance(options.hidden, 1_000_000) {
@@ -485,8 +509,9 @@ impl World {
         // Not before what arrived before it.
         at = at.max(channel.seen);
         channel.seen = at;
-        let &Flight { to: process, region, offset, .. } = flight;
-        self.schedule(at, Event::Reveal { process, region, offset, part });
+        let &Flight { to: process, memory_life, region, offset, .. } = flight;
+        let seen = Box::new(Seen { region, offset, words, part, arrived });
+        self.schedule(at, Event::Reveal { process, memory_life, seen });
     }
 
     fn maybe_late(&mut self, flight: &Flight, part: u8) {
