@@ -413,7 +413,8 @@ impl<M: Memory> Replica<M> {
         if !self.settle_members(&chosen, decided) {
             return self.abort(now, out);
         }
-        if !self.is_quorum(set) || !self.may_rest_on(now, &read) {
+        let is_full = chosen.len() >= self.limits().slots as usize && self.some_are_unread(set);
+        if is_full || !self.is_quorum(set) || !self.may_rest_on(now, &read) {
             return; // others may come
         }
         self.adopt(now, chosen, decided, out);
@@ -515,11 +516,18 @@ impl<M: Memory> Replica<M> {
         if !follows {
             return Err(tip.view);
         }
-        let chosen: Vec<Slot> =
+        let mut chosen: Vec<Slot> =
             run.iter().filter(|slot| slot.viewstamp().op >= above).cloned().collect();
         let claims = chosen.iter().map(Slot::decided).max().unwrap_or_default();
         let end = chosen.last().map_or(executed.op, |slot| slot.viewstamp().op);
-        Ok((chosen, claims.min(end).max(executed.op)))
+        let decided = claims.min(end).max(executed.op);
+        self.drop_leftovers(&mut chosen, decided, read);
+        Ok((chosen, decided))
+    }
+
+    /// Whether the log of a follower, as it was read, has this entry.
+    pub(crate) fn has_read(&self, id: ReplicaId, at: Viewstamp) -> bool {
+        self.log_of(id).is_some_and(|(_, run)| run.iter().any(|slot| slot.viewstamp() == at))
     }
 
     /// The end of a follower's log, and its slots that were read and are a part of it: they go on
@@ -550,7 +558,7 @@ impl<M: Memory> Replica<M> {
     /// A follower needs what this leader does not have any more: it must fetch a checkpoint.
     pub(crate) fn leave_behind(&mut self, now: Now, peer: ReplicaId, out: &mut Out) {
         let source = self.checkpoint_source(peer);
-        self.send(peer, Message::NeedState { above: self.recent.base(), source }, out);
+        self.send(peer, Message::NeedState { above: self.worth_fetching(), source }, out);
         self.drop_follower(now, peer, 5, out);
     }
 
@@ -558,7 +566,7 @@ impl<M: Memory> Replica<M> {
     fn lose(&mut self, now: Now, peer: ReplicaId, status: Ended, out: &mut Out) {
         // A refusal comes from a memory that answers: another leader was granted it.
         if status == Ended::Gone {
-            self.suspect(peer);
+            self.unreachable(peer);
         }
         let before = self.lead.state;
         self.drop_follower(now, peer, 1, out);

@@ -20,8 +20,8 @@ pub struct Timing {
     /// In `sync` and `lazy`: as `stall`, for a leader or would-be leader that waits only for disks.
     pub disk_stall: u64,
     /// In `lazy`: how long a would-be leader looks for replicas that have not forgotten anything
-    /// before it makes do with any majority, and reports that acknowledged operations may be lost
-    /// (contracts: forgetful votes).
+    /// before it makes do with any majority, and reports that acknowledged operations may be lost:
+    /// a group whose majority has forgotten would stand still for ever otherwise.
     pub reluctance: u64,
 }
 

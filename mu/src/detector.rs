@@ -44,11 +44,14 @@ impl<M: Memory> Replica<M> {
     }
 
     pub(crate) fn tick(&mut self, now: Now, out: &mut Out) {
-        // A late tick is not made up for: heartbeats say that time passes here.
-        self.tick_at = now.micros + self.config.timing.heartbeat;
+        // A late tick counts for the periods that have passed: who gets a core now and then is
+        // slow, and has not failed.
+        let period = self.config.timing.heartbeat;
+        let periods = 1 + now.micros.saturating_sub(self.tick_at) / period;
+        self.tick_at = now.micros + period;
         self.share_fate(now, out);
         if self.can_lead() {
-            self.heartbeat += 1;
+            self.heartbeat += periods;
             self.store(HEARTBEAT, self.heartbeat, out);
         }
         for id in self.replicas().filter(|&id| id != self.me) {
@@ -91,7 +94,7 @@ impl<M: Memory> Replica<M> {
     ) {
         self.peers[from.index()].reading = false;
         if !ok {
-            self.suspect(from);
+            self.unreachable(from);
             return self.elect(now, out);
         }
         // The memory of a former life says nothing about the present one.
@@ -103,11 +106,14 @@ impl<M: Memory> Replica<M> {
         let peer = &mut self.peers[from.index()];
         peer.head = head;
         peer.stands = words[0] == peer.heartbeat;
-        if peer.stands {
-            peer.score = peer.score.saturating_sub(1);
-        } else {
-            peer.score = (peer.score + 1).min(MOST);
-        }
+        // Reads that saw nothing move while the other had no core are made up for; but who is taken
+        // for failed is seen to live before it is back.
+        let beats = words[0].saturating_sub(peer.heartbeat).clamp(1, MOST.into()) as u8;
+        let gain = if peer.alive { beats } else { 1 };
+        peer.score = match peer.stands {
+            true => peer.score.saturating_sub(1),
+            false => (peer.score + gain).min(MOST),
+        };
         peer.heartbeat = words[0];
         peer.alive = if peer.alive { peer.score >= FAIL } else { peer.score > RECOVER };
         self.elect(now, out);
@@ -124,7 +130,18 @@ impl<M: Memory> Replica<M> {
         self.elect(now, out);
     }
 
-    /// Every error is a suspicion (errata).
+    /// A memory that cannot be reached any more is a suspicion: no write is taken for one that
+    /// cannot fail. One that was never reached is that of a process which may be about to start:
+    /// whoever is there first does not lead at once, to be displaced by the next.
+    pub(crate) fn unreachable(&mut self, replica: ReplicaId) {
+        let peer = &mut self.peers[replica.index()];
+        if peer.life > Incarnation(0) {
+            return self.suspect(replica);
+        }
+        peer.score = peer.score.saturating_sub(1);
+        peer.alive &= peer.score >= FAIL;
+    }
+
     pub(crate) fn suspect(&mut self, replica: ReplicaId) {
         let peer = &mut self.peers[replica.index()];
         if replica != self.me {
@@ -178,6 +195,7 @@ impl<M: Memory> Replica<M> {
         if self.lead.is_resigned {
             if now.micros >= self.lead.retry_at {
                 self.lead.is_resigned = false;
+                self.lead.progress_at = now.micros; // as much time as the first time
             }
             return;
         }

@@ -1,4 +1,4 @@
-//! Rejoin of a replica that lost its memory (errata: diskless recovery, [Mu] 5.4).
+//! Rejoin of a replica that lost its memory: [Mu] 5.4 fixes the members and lets none come back.
 //!
 //! 1. It makes its new life known; f + 1 others take note and show it on their boards. From then on
 //!    no leader counts the memory of its former life: a would-be leader reads a majority's boards.
@@ -141,6 +141,9 @@ impl<M: Memory> Replica<M> {
         let Some(Recovery { welcome: Some(welcome), .. }) = &self.recovery else { return };
         if self.installing() || self.replay.end(self.executed.op) < welcome.through {
             return;
+        }
+        if self.is_durable() && self.log.last().op < welcome.through {
+            return; // the disk has not even been handed it
         }
         // Slots above what was executed are the welcoming leader's, or a later one's.
         if self.executed.op >= welcome.through || self.replay.min_proposal >= welcome.view {

@@ -12,7 +12,8 @@ use core::ops::Range;
 
 use fabric::{Access, Geometry, GrantNumber, RegionId, RegionSpec};
 use smr::codec::Writer;
-use smr::{Entry, OpNumber, ReplicaId, View, Viewstamp};
+use smr::{Entry, Incarnation, OpNumber, ReplicaId, View, Viewstamp};
+use zerocopy::IntoBytes;
 
 use crate::config::{Config, Limits};
 
@@ -182,6 +183,11 @@ pub(crate) fn next_number(above: View, members: u16, life: u64, me: ReplicaId) -
     View(round << ROUND_SHIFT | members | (life & 0xffff) << 8 | u64::from(me.0))
 }
 
+/// Whether a number can have been picked by its proposer in this life.
+pub(crate) fn is_of_life(number: View, life: Incarnation) -> bool {
+    (number.0 >> 8) & 0xffff == life.0 & 0xffff
+}
+
 /// Which round a number is of: what operators see of it.
 pub fn round(number: View) -> u64 {
     number.0 >> ROUND_SHIFT
@@ -239,20 +245,18 @@ impl Slot {
     pub(crate) fn new(limits: &Limits, number: View, entry: &Entry, scratch: &mut Vec<u8>) -> Slot {
         scratch.clear();
         entry.encode(&mut Writer::new(scratch));
-        let len = scratch.len();
-        let mut words = Vec::with_capacity(HEADER + len.div_ceil(8));
-        words.extend([number.0, 0, 0, 0, 0, entry.viewstamp.op.0, len as u64]);
-        let mut chunks = scratch.chunks_exact(8);
-        words.extend((&mut chunks).map(|c| u64::from_le_bytes(c.try_into().expect("eight"))));
-        if !chunks.remainder().is_empty() {
-            let mut last = [0; 8];
-            last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-            words.push(u64::from_le_bytes(last));
-        }
+        let len = scratch.len() as u64;
+        scratch.resize(scratch.len().next_multiple_of(8), 0);
+        let header = [number.0, 0, 0, 0, 0, entry.viewstamp.op.0, len];
+        let entry = scratch.chunks_exact(8);
+        let entry = entry.map(|chunk| u64::from_le_bytes(chunk.try_into().expect("eight")));
+        // In one piece: such an iterator knows its length.
+        let mut shared: Arc<[u64]> = header.into_iter().chain(entry).collect();
+        let words = Arc::get_mut(&mut shared).expect("nobody else knows it yet");
         assert!(words.len() <= limits.slot_words as usize, "the entry fits a slot");
         words[CHECKSUM] = checksum(words[OP], words[LEN], &words[HEADER..]);
         words[1] = tag(number.0, words[CHECKSUM]);
-        Slot { words: words.into(), number, cell: 0 }
+        Slot { words: shared, number, cell: 0 }
     }
 
     /// How many words a slot uses that begins with this header, if it can be this operation's.
@@ -342,18 +346,24 @@ impl Slot {
         OpNumber(self.words[HEADER + 4])
     }
 
-    /// The value.
+    /// The value, whose requests are this slot's own bytes.
     ///
     /// # Panics
     /// If it is no entry: the checksum says that a leader wrote it as it is.
     pub(crate) fn entry(&self) -> Entry {
-        let words = &self.words[HEADER..];
-        let mut bytes = alloc::vec![0; words.len() * 8];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes.truncate(self.words[LEN] as usize);
-        Entry::from_bytes(Bytes::from(bytes)).expect("a whole slot holds an entry")
+        let bytes = Bytes::from_owner(Value(self.words.clone()));
+        Entry::from_bytes(bytes).expect("a whole slot holds an entry")
+    }
+}
+
+/// A slot's words as the entry's bytes.
+struct Value(Arc<[u64]>);
+
+const _: () = assert!(cfg!(target_endian = "little"), "words are the bytes of an entry");
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[HEADER..].as_bytes()[..self.0[LEN] as usize]
     }
 }
 
@@ -429,6 +439,7 @@ mod tests {
         let third = next_number(other, 3, 1, ReplicaId(2));
         assert!(first < other && other < third && third.primary() == ReplicaId(2));
         assert_eq!((members_of(third, 7), members_of(View(0), 7)), (3, 7));
+        assert!(is_of_life(third, Incarnation(1)) && !is_of_life(third, Incarnation(2)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! [`replica`] holds the state and the dispatch. Replication plane: `attempt` (4.1, from permission
 //! to adoption), `accept` (4.1, 4.2), `replay` (4.2), `layout`. Background plane: `detector` (5.1),
 //! `permission` (5.2). `rounds` (reads), `join` and `transfer` (rejoin), `members` (5.4); `disk`,
-//! `restart` and `loss` (durability). docs/protocols/mu.md.
+//! `restart`, `leftover` and `loss` (durability). docs/protocols/mu.md.
 //!
 //! Invariants: what a majority holds under one number is chosen by every later leader; a replica
 //! executes only what is decided, so only `lazy` ever rolls back, and only what the group has lost;
@@ -23,6 +23,7 @@ mod disk;
 mod event;
 mod join;
 mod layout;
+mod leftover;
 mod loss;
 mod members;
 mod message;

@@ -99,7 +99,7 @@ impl<M: Memory> Replica<M> {
     }
 
     /// Whether these replicas may decide what the log is: a majority that remembers everything; or
-    /// any majority, if it is all members, or after a patience (contracts: forgetful votes).
+    /// any majority, if it is all members, or after a patience: else the group would stand still.
     pub(crate) fn may_rest_on(&mut self, now: Now, read: &[ReplicaId]) -> bool {
         let timing = self.config.timing;
         if !self.is_lazy() {

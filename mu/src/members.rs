@@ -57,6 +57,11 @@ impl<M: Memory> Replica<M> {
         }
     }
 
+    /// Whether more members may be read than these.
+    pub(crate) fn some_are_unread(&self, set: u16) -> bool {
+        self.lead.configs.iter().any(|members| members & !set != 0)
+    }
+
     /// Whether the membership can be changed here and now, by [`crate::Event::Change`]. It has been
     /// changed once [`Replica::members`] says so; if the lead is lost meanwhile it may come to
     /// nothing.

@@ -4,8 +4,9 @@
 use core::ops::Range;
 
 use fabric::GrantNumber;
-use smr::{MAX_REPLICAS, OpNumber, ReplicaId};
+use smr::{MAX_REPLICAS, Now, OpNumber, ReplicaId};
 
+use crate::attempt::LeadState;
 use crate::event::{Memory, Operation, Purpose};
 use crate::layout::{self, BOARD, LOG, REQUESTS, Slot};
 use crate::replica::{Out, Replica};
@@ -56,8 +57,14 @@ impl<M: Memory> Replica<M> {
     }
 
     /// Nobody writes the log now, and all that was written is to be seen: hands it on, with the
-    /// slots that somebody may still ask for.
-    pub(crate) fn on_revoked(&mut self, to: ReplicaId, out: &mut Out) {
+    /// slots that somebody may still ask for. A leader that hands it to another has lost the lead,
+    /// and decides nothing more: how far it got, its board says before the next holder knows that
+    /// it is one (`leftover`).
+    pub(crate) fn on_revoked(&mut self, now: Now, to: ReplicaId, out: &mut Out) {
+        if to != self.me && self.lead.state == LeadState::Leading {
+            self.abort(now, out);
+            self.yield_lead(now);
+        }
         let kept = self.needed_slots();
         if self.published.base.0 < kept.start {
             // Nobody who has executed less may look here for what is decided.

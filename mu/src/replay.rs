@@ -59,12 +59,29 @@ impl<M: Memory> Replica<M> {
             let fuo = head[FIRST_UNDECIDED as usize];
             self.replay.decided = self.replay.decided.max(OpNumber(fuo.saturating_sub(1)));
         }
+        if self.is_durable() {
+            self.forget_replaced();
+        }
         self.see_slots();
         if self.is_durable() {
             self.replay_log(now, &head, out);
         } else {
             self.execute_decided(out);
         }
+    }
+
+    /// Where the log goes to disk a leader waits until its own slots are seen, be they in the place of
+    /// others that had been seen before.
+    fn forget_replaced(&mut self) {
+        let first = self.executed.op.next();
+        let limits = *self.limits();
+        let mut header = [0; HEADER];
+        let stands = |(op, slot): &(u64, &Slot)| {
+            self.memory.load(LOG, layout::offset(&limits, OpNumber(*op)), &mut header);
+            slot.is_headed(&header)
+        };
+        let stand = (first.0..).zip(&self.replay.seen).take_while(stands).count();
+        self.replay.seen.truncate(stand);
     }
 
     /// Takes note of whole slots that have appeared.

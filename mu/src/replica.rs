@@ -325,7 +325,7 @@ impl<M: Memory> Replica<M> {
         match ticket.purpose {
             Purpose::Pulse => self.on_pulse(now, ticket.peer, ok, words, out),
             Purpose::Grant => self.on_granted(ticket.peer, completion.grant, out),
-            Purpose::Revoke => self.on_revoked(ticket.peer, out),
+            Purpose::Revoke => self.on_revoked(now, ticket.peer, out),
             Purpose::Ack => {}
             Purpose::Durable if !ok => self.untold(),
             Purpose::Durable => {}

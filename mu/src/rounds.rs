@@ -1,5 +1,6 @@
-//! Proofs of leadership: a write to a majority under its grants, posted after the question came
-//! (contracts: "Reads"). One round serves all reads that wait, and replicas that rejoin.
+//! Proofs of leadership: a write to a majority under its grants, posted after the question came.
+//! That a leader can read its followers' logs would prove nothing: everybody may. One round serves
+//! all reads that wait, and replicas that rejoin.
 
 use alloc::vec::Vec;
 
@@ -113,7 +114,7 @@ impl<M: Memory> Replica<M> {
             self.followers[id.index()].retry_at = now.micros;
             let source = self.checkpoint_source(id);
             let (view, through) = (self.lead.number, self.recent.last().op);
-            let above = self.recent.base();
+            let above = self.worth_fetching();
             self.send(id, Message::Welcome { view, through, above, source }, out);
         }
         let is_asked = self.rounds.asking.iter().any(|&(_, since)| since > self.rounds.newest);

@@ -53,6 +53,15 @@ impl<M: Memory> Replica<M> {
         self.replicas().find(serves).unwrap_or(self.me)
     }
 
+    /// How new a checkpoint must be for this leader to go on from there: while it travels the leader
+    /// decides more, and what it keeps moves on.
+    pub(crate) fn worth_fetching(&self) -> OpNumber {
+        match self.recent.base().0 {
+            0 => OpNumber(0),
+            base => OpNumber(self.executed.op.0 - (self.executed.op.0 - base) / 4),
+        }
+    }
+
     /// A leader cannot bring this replica up to date.
     pub(crate) fn on_need_state(
         &mut self,

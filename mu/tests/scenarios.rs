@@ -1,11 +1,11 @@
-//! Cases that the paper and the errata name, one by one, without other faults.
+//! Cases that [Mu] names or leaves open, one by one, without other faults.
 
 mod common;
 
 use common::{Group, Plan};
 use fabric::sim::Options;
 use mu::{Change, ChangeError, Limits};
-use smr::{Durability, ReplicaId, Role};
+use smr::{Durability, Protocol, ReplicaId, Role};
 
 const LEADER: ReplicaId = ReplicaId(0);
 
@@ -14,7 +14,14 @@ fn group(seed: u64) -> Group {
 }
 
 fn group_of(seed: u64, durability: Durability, replicas: u8, members: u16) -> Group {
-    let plan = Plan {
+    let mut group = Group::new(plan_of(seed, durability, replicas, members), seed);
+    group.run(5_000, false);
+    assert_eq!(group.role(LEADER), Some(Role::Primary), "the lowest id leads");
+    group
+}
+
+fn plan_of(seed: u64, durability: Durability, replicas: u8, members: u16) -> Plan {
+    Plan {
         replicas,
         members,
         durability,
@@ -28,11 +35,7 @@ fn group_of(seed: u64, durability: Durability, replicas: u8, members: u16) -> Gr
         clients: 4,
         watched: false,
         ..Plan::draw(seed)
-    };
-    let mut group = Group::new(plan, seed);
-    group.run(5_000, false);
-    assert_eq!(group.role(LEADER), Some(Role::Primary), "the lowest id leads");
-    group
+    }
 }
 
 /// Runs for a while; returns how many operations were executed meanwhile, at most.
@@ -80,7 +83,11 @@ fn a_dead_follower_blocks_nothing_and_comes_back() {
 #[test]
 fn every_replica_can_lose_its_memory_one_after_the_other() {
     for seed in 0..20 {
-        let mut group = group(seed);
+        let mut plan = plan_of(seed, Durability::Memory, 3, 7);
+        // More than is decided while a checkpoint travels.
+        (plan.limits.kept, plan.limits.kept_bytes) = (256, 100_000);
+        let mut group = Group::new(plan, seed);
+        group.run(5_000, false);
         for round in 0..6 {
             let id = ReplicaId(round % 3);
             group.run(group.micros() + 1_000, false);
@@ -158,8 +165,81 @@ fn one_forgetful_replica_costs_nothing() {
     }
 }
 
+#[test]
+fn who_gave_up_often_has_time_to_lead_when_it_can() {
+    for seed in 0..10 {
+        // Both members are needed, and do not reach each other.
+        let mut group = group_of(seed, Durability::Lazy, 3, 3);
+        group.fabric.borrow_mut().cut(ReplicaId(0), ReplicaId(1));
+        group.run(group.micros() + 300_000, false);
+        assert!(group.leader().is_none());
+        group.fabric.borrow_mut().mend(ReplicaId(0), ReplicaId(1));
+        // The longest patience, and not twice that.
+        assert!(executed(&mut group, 64 * 4_000 + 20_000) > 0, "seed {seed}");
+        group.settle();
+    }
+}
+
+#[test]
+fn a_lost_disk_costs_nothing() {
+    for (seed, durability) in (0..20).zip([Durability::Sync, Durability::Lazy].into_iter().cycle())
+    {
+        let mut group = group_of(seed, durability, 3, 7);
+        for round in 0..6 {
+            let id = ReplicaId(round % 3);
+            group.kill(id, group.micros() + 500);
+            group.lose_disk(id);
+            group.run(group.micros() + 20_000, false);
+            let recovers = |id| group.host(id).is_some_and(|h| h.protocol().status().recovering);
+            assert!(!group.ids().any(recovers), "its log is there again");
+        }
+        group.settle();
+        assert_eq!((group.tally.lost, group.tally.risky, group.tally.disks), (0, 0, 6));
+    }
+}
+
+/// Whether somebody has begun to lead, and its first entry is not decided.
+fn begins(group: &Group) -> bool {
+    let begins = |host: &common::Node| {
+        host.protocol().report().role == Role::ViewChange
+            && host.protocol().status().confirmed.iter().any(|&confirmed| confirmed)
+    };
+    group.ids().any(|id| group.host(id).is_some_and(begins))
+}
+
+#[test]
+fn leaders_that_fail_in_a_row_do_not_fill_the_ring() {
+    for (seed, durability) in (0..2).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
+        let mut plan = plan_of(seed, durability, 3, 7);
+        plan.limits.slots = 8;
+        let mut group = Group::new(plan, seed);
+        group.run(5_000, false);
+        let mut in_a_row = 0;
+        for _ in 0..60 {
+            // Until it has given up; then promises are stored, and another begins.
+            group.stick_disks(group.micros() + 14_000);
+            group.run(group.micros() + 13_500, false);
+            while group.leader().is_some() {
+                group.stick_disks(group.micros() + 2_000);
+                group.run(group.micros() + 1_000, false);
+            }
+            let until = group.micros() + 1_000_000;
+            while !begins(&group) && group.leader().is_none() {
+                assert!(group.micros() < until, "somebody begins when its patience is over");
+                group.run(group.micros() + 5, false);
+            }
+            in_a_row = if begins(&group) { in_a_row + 1 } else { 0 };
+            if in_a_row == 12 {
+                break;
+            }
+        }
+        assert_eq!(in_a_row, 12, "more than the ring has slots");
+        group.settle();
+    }
+}
+
 fn forgetful(host: &common::Node) -> bool {
-    smr::Protocol::report(host.protocol()).forgetful
+    host.protocol().report().forgetful
 }
 
 #[test]

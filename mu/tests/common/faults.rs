@@ -6,6 +6,7 @@ use smr::contract::Input;
 use smr::{Durability, ReplicaId, Role};
 
 use super::Group;
+use super::disk::Disk;
 
 impl Group {
     /// Whether a replica can lose its memory, in `memory`: a majority of the members stays whole.
@@ -21,6 +22,29 @@ impl Group {
         self.all_members().into_iter().all(keeps)
     }
 
+    /// Whether a disk can be lost: those of a majority of the members hold all they had to.
+    fn may_lose(&self, id: ReplicaId) -> bool {
+        let is_whole = |other: &ReplicaId| *other != id && !self.machines[other.index()].lost;
+        let whole = self.ids().filter(is_whole).fold(0, |set, id| set | 1_u16 << id.0);
+        let keeps = |members: u16| 2 * (members & whole).count_ones() > members.count_ones();
+        self.plan.durability != Durability::Memory && self.all_members().into_iter().all(keeps)
+    }
+
+    /// The disk of a process that has ended is replaced by an empty one.
+    pub fn lose_disk(&mut self, id: ReplicaId) {
+        self.tally.disks += 1;
+        let machine = &mut self.machines[id.index()];
+        machine.disk = Disk::new(self.plan.slowness);
+        machine.lost = true;
+    }
+
+    /// No disk does anything before this time, in microseconds.
+    pub fn stick_disks(&mut self, until: u64) {
+        for machine in &mut self.machines {
+            machine.disk.stick(until * 1_000);
+        }
+    }
+
     pub(super) fn fault(&mut self) {
         let id = ReplicaId(self.rng.below(u64::from(self.plan.replicas)) as u8);
         // Leaders are hit as often as all others together.
@@ -34,6 +58,9 @@ impl Group {
             0 => {
                 if self.host(id).is_some() && self.may_kill(id) {
                     self.kill(id, until);
+                    if self.rng.chance(1, 4) && self.may_lose(id) {
+                        self.lose_disk(id);
+                    }
                 }
             }
             1 | 2 => self.pause(id, until),
