@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 
+use mu::{Change, ChangeError};
 use smr::{
     Durability, GroupId, Identity, Now, OpNumber, OrderedBy, ReplicaId, Report, StateMachine,
     Viewstamp,
@@ -81,6 +82,10 @@ pub enum Order {
     /// Accept that the state is gone: start over, empty, in this new group. Ignored unless the
     /// state is lost or the replica waits for a group that is no more.
     StartOver(GroupId),
+    /// Make a replica a member, or let it be none ([Mu] 5.4). Ignored unless
+    /// [`MemoryStatus::changes`] allows it. It is done once [`MemoryStatus::members`] says so, and
+    /// may come to nothing if the lead is lost meanwhile.
+    Change(Change),
 }
 
 /// Another replica as this one sees it.
@@ -142,6 +147,10 @@ pub struct MemoryStatus {
     pub confirmed: Vec<bool>,
     /// The replica holds its log above this operation.
     pub tail: OpNumber,
+    /// Who counts for a majority, as of what this replica has executed.
+    pub members: Vec<bool>,
+    /// Whether this replica can now remove the member, or add who is none.
+    pub changes: Vec<Result<(), ChangeError>>,
 }
 
 /// What a replica that takes ordered multicast messages knows of them. Counts are since its start.

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use mu::Change;
 use smr::{ClientMessage, Host, Now, OrderedBy, Protocol, Reply, StateMachine, View};
 
 use crate::event::Event;
@@ -110,6 +111,9 @@ pub(crate) trait Family: Sized {
     /// Another thread or one of the family's own sockets has something.
     fn stir(&mut self);
 
+    /// An operator wants another membership. Where it cannot be changed nothing happens.
+    fn change(&mut self, change: Change);
+
     /// A turn of the loop has begun. Returns whether the protocol's timeout is to come now,
     /// whatever its deadline.
     fn begin_turn(&mut self, poll: &Poll, replica: &Self::Replica, now: Now) -> bool;
@@ -162,6 +166,8 @@ impl Family for Vsr {
     }
 
     fn stir(&mut self) {}
+
+    fn change(&mut self, _: Change) {}
 
     fn begin_turn(&mut self, _: &Poll, _: &vsr::Replica, _: Now) -> bool {
         false

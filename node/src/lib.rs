@@ -52,6 +52,7 @@ pub use face::{
     ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, MulticastStatus, Note, Order,
     PeerStatus, Status, Step,
 };
+pub use mu::{Change, ChangeError};
 pub use node::Node;
 pub use options::{Birth, Multicast, Options, Ordering, SharedMemory};
 pub use replica::Exit;

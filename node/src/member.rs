@@ -225,6 +225,8 @@ impl Family for Member {
         self.stirred = true;
     }
 
+    fn change(&mut self, _: mu::Change) {}
+
     fn begin_turn(&mut self, _: &Poll, replica: &Replica, now: Now) -> bool {
         self.now = now.micros;
         if self.stirred {

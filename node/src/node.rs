@@ -46,7 +46,7 @@ impl<F: Face> Node<F> {
                 Kind::Vsr(Box::new(core?))
             }
             Ordering::Mu(shared) => {
-                shared.check()?;
+                shared.check(options.peers.len())?;
                 let core = Core::open(options, face, service, events, |setting| {
                     mu_replica(setting, &shared)
                 });
@@ -101,12 +101,15 @@ fn mu_replica(
 ) -> Result<(Shared, mu::Replica<OwnMemory>), Error> {
     let hello = setting.hello.clone();
     let (me, replicas) = (hello.identity.replica, hello.replicas);
-    let config = mu::Config {
+    let mut config = mu::Config {
         timing: shared.timing(),
         limits: shared.limits(),
         durability: setting.options.durability,
         ..mu::Config::new(hello.identity, replicas)
     };
+    if !shared.members.is_empty() {
+        config.members = shared.members.iter().fold(0, |set, member| set | 1 << member.0);
+    }
     let endpoint = Endpoint::new(mu::geometry(&config), me).map_err(Error::Fabric)?;
     let directory = &shared.directory;
     let listener = introduce::bind(directory, me)?;

@@ -96,6 +96,9 @@ pub struct SharedMemory {
     /// Bytes of a slot, which has to hold the longest command, 1 KiB to 8 MiB. The log has 16 MiB
     /// or 32 slots, whatever is more, and each process holds it once per replica.
     pub slot_bytes: usize,
+    /// The members that the group begins with; none: all replicas. The others follow, and count
+    /// once they are added ([`crate::Order::Change`]).
+    pub members: Vec<ReplicaId>,
 }
 
 /// Bytes that the slots of a log have together, unless they are very large or very small.
@@ -104,7 +107,7 @@ const LOG_BYTES: usize = 16 << 20;
 impl SharedMemory {
     /// Shared memory with the defaults for all but what has none.
     pub fn new(directory: PathBuf) -> SharedMemory {
-        SharedMemory { directory, heartbeat: 10_000, slot_bytes: 66 << 10 }
+        SharedMemory { directory, heartbeat: 10_000, slot_bytes: 66 << 10, members: Vec::new() }
     }
 
     /// The same, for replicas whose data directories are side by side: they meet in `memory`, which
@@ -118,7 +121,10 @@ impl SharedMemory {
         self.limits().body_bytes()
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self, replicas: usize) -> Result<(), Error> {
+        if self.members.iter().any(|member| member.index() >= replicas) {
+            return Err(Error::Combination("each member must be one of the replicas"));
+        }
         if !(1 << 10..=8 << 20).contains(&self.slot_bytes) {
             return Err(Error::Combination("a slot must have between 1 KiB and 8 MiB"));
         }

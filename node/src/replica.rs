@@ -317,6 +317,10 @@ impl<F: Face, P: Family> Core<F, P> {
             match order {
                 Order::Kill(id) => self.sessions.kill(id),
                 Order::Shutdown => self.exit = Some(Exit::Stopped),
+                Order::Change(change) => {
+                    self.family.change(change);
+                    self.settle();
+                }
                 Order::StartOver(group) => {
                     // A replica that recovers holds nothing that the group could miss.
                     let role = self.status.report.role;

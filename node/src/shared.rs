@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use bytes::Bytes;
 use fabric::shm::{Acquaintance, Endpoint, Window};
 use fabric::{Fabric, RegionId};
-use mu::{Event as Own, Memory, Replica};
+use mu::{Change, Event as Own, Memory, Replica};
 use smr::{Now, OpNumber, OrderedBy, Protocol, ReplicaId, Reply, Role, View};
 
 use crate::event::Event;
@@ -195,6 +195,10 @@ impl Family for Shared {
         self.stirred = true;
     }
 
+    fn change(&mut self, change: Change) {
+        self.events.push_back(Own::Change(change));
+    }
+
     fn begin_turn(&mut self, poll: &Poll, replica: &Replica<OwnMemory>, now: Now) -> bool {
         if !std::mem::replace(&mut self.punctual, true) {
             // Where the system refuses, this thread sleeps 50 microseconds longer than it wants to.
@@ -252,15 +256,22 @@ impl Family for Shared {
     }
 
     fn describe(&self, replica: &Replica<OwnMemory>, status: &mut face::Status) {
-        let mu::Status { scores, leader, confirmed, tail, .. } = replica.status();
-        let attached = (0..self.agreed.len() as u8).map(ReplicaId);
+        let mu::Status { scores, leader, confirmed, tail, members, .. } = replica.status();
+        let all = || (0..self.agreed.len() as u8).map(ReplicaId);
+        let members: Vec<bool> = all().map(|id| members & 1 << id.0 != 0).collect();
+        let change = |id: ReplicaId| match members[id.index()] {
+            true => Change::Remove(id),
+            false => Change::Add(id),
+        };
         status.memory = Some(MemoryStatus {
             scores,
             leader,
             confirmed,
-            attached: attached.map(|id| self.endpoint.window(id).is_some()).collect(),
+            attached: all().map(|id| self.endpoint.window(id).is_some()).collect(),
             holder: self.endpoint.holder(mu::LOG),
             tail,
+            changes: all().map(|id| replica.may_change(change(id))).collect(),
+            members,
         });
     }
 }

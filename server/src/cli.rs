@@ -33,6 +33,8 @@ pub enum Action {
     /// Run a controller: watch sequencers, and begin a new session elsewhere when one fails
     #[command(after_long_help = CONTROLLER_HELP)]
     Controller(Controller),
+    /// Change who counts for a majority in a group that orders by mu, while it serves
+    Member(Member),
 }
 
 /// What an acknowledgement means.
@@ -215,6 +217,7 @@ The file given with --config has the same settings, in TOML; flags go before it:
   multicast = \"10.0.0.1:7600\"         # --multicast, for order nopaxos
   controllers = [\"10.0.0.9:7800\"]     # --controllers, for order nopaxos
   datagram_bytes = 1300               # --datagram-bytes, for order nopaxos
+  members = [0, 1, 2]                 # --members, for order mu
   bootstrap = false                   # --bootstrap
   group = \"00000000000000a1\"          # --group, 16 hexadecimal digits
   max_clients = 10000                 # --max-clients
@@ -276,6 +279,10 @@ pub struct Serve {
     /// are numbered, 64 to 60000; the same for all replicas [default: 1300]
     #[arg(long)]
     pub datagram_bytes: Option<usize>,
+    /// With --order mu: the ids of the members that the group begins with, of those in --peers. The
+    /// others follow, and count once `lockstep member` has added them [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub members: Vec<u8>,
     /// Create the group; only for the first start of all its replicas
     #[arg(long)]
     pub bootstrap: bool,
@@ -392,4 +399,42 @@ pub struct Bootstrap {
     /// The machine that it runs on
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
+}
+
+#[derive(Args)]
+pub struct Member {
+    #[command(subcommand)]
+    pub change: MemberChange,
+    /// The Redis port of any replica of the group
+    #[arg(long, default_value_t = 7400, global = true)]
+    pub port: u16,
+    /// The machine that it runs on
+    #[arg(long, default_value = "127.0.0.1", global = true)]
+    pub host: String,
+    /// How many seconds it may take
+    #[arg(long, default_value_t = 30, global = true)]
+    pub patience: u64,
+}
+
+/// A change of membership. A replica that is to be added runs already (`serve --members` leaves it
+/// out), and has caught up.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum MemberChange {
+    /// Make a replica a member
+    Add {
+        /// Its id
+        id: u8,
+    },
+    /// Let a member be none; its process can be stopped then
+    Remove {
+        /// Its id
+        id: u8,
+    },
+    /// Add a replica, then remove another: the group never counts on fewer
+    Replace {
+        /// The member that goes
+        old: u8,
+        /// The replica that comes
+        new: u8,
+    },
 }

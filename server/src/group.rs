@@ -203,8 +203,9 @@ fn multicast_rows(members: &[Member]) -> Vec<[String; 9]> {
 }
 
 /// What replicas that share memory know of each other.
-fn memory_rows(members: &[Member]) -> Vec<[String; 7]> {
-    let titles = ["id", "scores", "leader", "log held by", "confirmed", "log tail", "log head"];
+fn memory_rows(members: &[Member]) -> Vec<[String; 8]> {
+    let titles =
+        ["id", "scores", "leader", "members", "log held by", "confirmed", "log tail", "log head"];
     let mut rows = vec![titles.map(str::to_owned)];
     for member in members {
         let Some(memory) = member.status.as_ref().map(|status| &status["memory"]) else { continue };
@@ -221,6 +222,7 @@ fn memory_rows(members: &[Member]) -> Vec<[String; 7]> {
             member.id.to_string(),
             list("scores"),
             number("leader"),
+            list("members"),
             number("log_holder"),
             list("confirmed"),
             number("log_tail"),

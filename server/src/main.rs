@@ -9,6 +9,7 @@ mod demo;
 mod faces;
 mod group;
 mod link;
+mod member;
 mod memcached;
 mod redis;
 mod sequencer;
@@ -53,6 +54,7 @@ fn run() -> anyhow::Result<()> {
         Action::Bootstrap(flags) => bootstrap::bootstrap(&flags),
         Action::Controller(flags) => controller::controller(flags),
         Action::Sequencer(flags) => sequencer::sequencer(&flags),
+        Action::Member(flags) => member::change(&flags),
         Action::Status(flags) => {
             let members = group::ask(&flags.host, flags.port)?;
             match flags.output {

@@ -43,6 +43,8 @@ struct File {
     #[serde(default)]
     controllers: Vec<String>,
     datagram_bytes: Option<usize>,
+    #[serde(default)]
+    members: Vec<u8>,
     bootstrap: Option<bool>,
     group: Option<String>,
     max_clients: Option<usize>,
@@ -211,6 +213,7 @@ struct OfMu {
     memory: Option<PathBuf>,
     heartbeat_us: Option<u64>,
     slot_bytes: Option<usize>,
+    members: Vec<u8>,
 }
 
 /// Settings of `--order nopaxos`.
@@ -222,10 +225,13 @@ struct OfNopaxos {
 }
 
 impl OfMu {
-    const NONE: OfMu = OfMu { memory: None, heartbeat_us: None, slot_bytes: None };
+    const NONE: OfMu =
+        OfMu { memory: None, heartbeat_us: None, slot_bytes: None, members: Vec::new() };
 
     fn take(flags: &mut Serve, file: &mut File) -> OfMu {
+        let named = if flags.members.is_empty() { &mut file.members } else { &mut flags.members };
         OfMu {
+            members: std::mem::take(named),
             memory: flags.memory.take().or(file.memory.take()),
             heartbeat_us: flags.heartbeat_us.or(file.heartbeat_us),
             slot_bytes: flags.slot_bytes.or(file.slot_bytes),
@@ -254,7 +260,7 @@ impl OfNopaxos {
 fn set_order(options: &mut Options, order: Order, of_mu: OfMu, of: OfNopaxos) -> Result<()> {
     ensure!(
         order == Order::Mu || of_mu == OfMu::NONE,
-        "--memory, --heartbeat-us and --slot-bytes are for --order mu alone"
+        "--memory, --heartbeat-us, --slot-bytes and --members are for --order mu alone"
     );
     ensure!(
         order == Order::Nopaxos || of == OfNopaxos::NONE,
@@ -267,6 +273,7 @@ fn set_order(options: &mut Options, order: Order, of_mu: OfMu, of: OfNopaxos) ->
             let mut shared = of_mu.memory.map_or_else(beside, SharedMemory::new);
             shared.heartbeat = of_mu.heartbeat_us.unwrap_or(shared.heartbeat);
             shared.slot_bytes = of_mu.slot_bytes.unwrap_or(shared.slot_bytes);
+            shared.members = of_mu.members.into_iter().map(ReplicaId).collect();
             options.order = Ordering::Mu(shared);
         }
         Order::Nopaxos => {

@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use resp::Value;
@@ -254,6 +257,71 @@ fn a_whole_group_that_was_killed_has_what_its_disks_have() {
             }
         }
     }
+}
+
+/// Counts up through a replica, until it is told to stop: each command is answered, once.
+fn counting(mut client: Client, stop: &Arc<AtomicBool>) -> JoinHandle<i64> {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut count = 0;
+        while !stop.load(Ordering::Relaxed) {
+            assert_eq!(client.call("INCR count"), Value::Integer(count + 1));
+            count += 1;
+        }
+        count
+    })
+}
+
+#[test]
+fn members_come_and_go_under_load() {
+    for durability in ["memory", "sync"] {
+        let flags = ["--order", "mu", "--members", "0,1,2"];
+        let mut group = Group::start(4, durability, &flags);
+        let stop = Arc::new(AtomicBool::new(false));
+        let load = counting(group.client(3), &stop);
+        let port = group.ports[1].to_string();
+        let change = |group: &Group, words: &[&str], members: &[u8]| {
+            let words: Vec<&str> =
+                ["member", "--port", &port].iter().chain(words).copied().collect();
+            let done = support::run(&words);
+            assert!(done.status.success(), "{words:?}: {done:?}: {}", group.logs());
+            for id in 0..4 {
+                wait_for_memory(group, id, "members", &json!(members));
+            }
+        };
+        wait_for_memory(&group, 0, "members", &json!([0, 1, 2]));
+        change(&group, &["add", "3"], &[0, 1, 2, 3]);
+        change(&group, &["remove", "2"], &[0, 1, 3]);
+        // Who was removed counts no more: without it two of three are enough, and needed.
+        group.kill(2);
+        change_of_leader(&mut group);
+        group.spawn(2, false);
+        group.wait_until_served(2);
+        change(&group, &["replace", "0", "2"], &[1, 2, 3]);
+        assert_ne!(group.primary(), 0, "who is no member does not lead");
+        group.kill(0);
+        stop.store(true, Ordering::Relaxed);
+        let count = load.join().expect("each command was answered");
+        assert!(count > 0);
+        for id in 1..4 {
+            assert_eq!(group.client(id).call("GET count"), bulk(&count.to_string()));
+        }
+        let again = support::run(&["member", "--port", &port, "--patience", "1", "add", "0"]);
+        let text = String::from_utf8_lossy(&again.stderr);
+        assert!(!again.status.success() && text.contains("NOTFOLLOWING"), "it is gone: {text}");
+        let none = support::run(&["member", "--port", &port, "add", "4"]);
+        let text = String::from_utf8_lossy(&none.stderr);
+        assert!(!none.status.success() && text.contains("replicas are 0 to 3"), "{text}");
+    }
+}
+
+/// Kills the leader, and brings it back once another leads.
+fn change_of_leader(group: &mut Group) {
+    let primary = group.primary();
+    group.kill(primary);
+    assert_ne!(group.primary(), primary);
+    group.spawn(primary, false);
+    group.wait_until_served(primary);
 }
 
 #[test]

@@ -184,6 +184,7 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
         let holder = memory.holder.map_or_else(String::new, |holder| holder.0.to_string());
         line("log_holder", &holder);
         line("confirmed", &list(&memory.confirmed));
+        line("members", &list(&memory.members));
         line("log_tail", &memory.tail.0);
     }
     if let Some(multicast) = &status.multicast {

@@ -1,8 +1,9 @@
 //! Commands that this process answers by itself.
 
 use kv::{Spec, Store};
-use node::Desk;
+use node::{Change, ChangeError, Desk};
 use resp::{Command, write};
+use smr::ReplicaId;
 
 use super::session::{Muted, State};
 use super::{Redis, Taken, command, connection, info};
@@ -152,6 +153,11 @@ impl Redis {
                 start_over(command, desk, &mut reply);
                 state.answer(desk, |out| out.extend_from_slice(&reply));
             }
+            "lockstep.member" if state.multi.is_none() => {
+                let mut reply = Vec::new();
+                change_members(command, desk, &mut reply);
+                state.answer(desk, |out| out.extend_from_slice(&reply));
+            }
             // Not here, but Redis refuses them in a transaction whatever their arguments.
             "save" | "bgsave" | "shutdown" | "sync" | "psync" | "replicaof"
                 if state.multi.is_some() =>
@@ -207,6 +213,44 @@ fn start_over(command: &Command<'_>, desk: &mut Desk<'_, Store>, out: &mut Vec<u
     }
     desk.order(node::Order::StartOver(smr::GroupId(group)));
     write::ok(out);
+}
+
+/// Begins a change of the members, or says why not.
+fn change_members(command: &Command<'_>, desk: &mut Desk<'_, Store>, out: &mut Vec<u8>) {
+    let id = command.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let change: Option<fn(ReplicaId) -> Change> = match &lower(command, 1)[..] {
+        "add" => Some(Change::Add),
+        "remove" => Some(Change::Remove),
+        _ => None,
+    };
+    let (Some(id), Some(change), 3) = (id.map(ReplicaId), change, command.len()) else {
+        return write::error(out, "ERR LOCKSTEP.MEMBER takes ADD or REMOVE and a replica's id");
+    };
+    let Some(memory) = &desk.status().memory else {
+        return write::error(out, "ERR members can only be changed where the group orders by mu");
+    };
+    let (Some(&is_member), change) = (memory.members.get(id.index()), change(id)) else {
+        let most = memory.members.len() - 1;
+        return write::error(out, &format!("ERR the group's replicas are 0 to {most}"));
+    };
+    if is_member == matches!(change, Change::Add(_)) {
+        return write::ok(out); // it is so already
+    }
+    match memory.changes[id.index()] {
+        Ok(()) => {
+            desk.order(node::Order::Change(change));
+            write::ok(out);
+        }
+        Err(ChangeError::NotLeading) => {
+            write::error(out, "NOTLEADING ask the replica that leads: see `lockstep status`");
+        }
+        Err(ChangeError::NotCaughtUp) => {
+            let text = "NOTFOLLOWING the replica does not follow yet: start it, and wait until it \
+                        is among the confirmed in `lockstep status`";
+            write::error(out, text);
+        }
+        Err(ChangeError::Pointless) => write::error(out, "ERR nobody would be left"),
+    }
 }
 
 fn time(desk: &Desk<'_, Store>, out: &mut Vec<u8>) {

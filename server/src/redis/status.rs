@@ -102,6 +102,7 @@ fn shared(memory: &MemoryStatus, report: &Report) -> Value {
         "leader": memory.leader.0,
         "log_holder": memory.holder.map(|holder| holder.0),
         "confirmed": ids(&memory.confirmed).collect::<Vec<_>>(),
+        "members": ids(&memory.members).collect::<Vec<_>>(),
         "log_head": report.op.op.0,
         "log_tail": memory.tail.0,
     })
