@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
-use resp::{ReplyParser, write};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::keys::Form;
-use crate::workload::{self, Kind, Workload};
+use crate::speech::{self, Answer, Answers, Protocol};
+use crate::workload::{Kind, Workload};
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub range_length: u32,
     /// What keys look like.
     pub form: Form,
+    /// What is spoken.
+    pub protocol: Protocol,
 }
 
 /// What was seen of one kind of operation, or of several drivers.
@@ -95,16 +97,16 @@ impl Tally {
         all
     }
 
-    fn record(&mut self, kind: Kind, reply: &[u8], latency: Duration) {
+    fn record(&mut self, kind: Kind, answer: Answer<'_>, latency: Duration) {
         self.latencies[kind as usize].saturating_record(latency.as_nanos() as u64);
-        match reply {
-            [b'-' | b'!', text @ ..] => {
+        match answer {
+            Answer::Error(text) => {
                 self.errors += 1;
                 let message = || String::from_utf8_lossy(text).trim_end().to_string();
                 self.first_error.get_or_insert_with(message);
             }
-            [b'$' | b'*', b'-', ..] | [b'_', ..] => self.misses += 1,
-            _ => {}
+            Answer::Miss => self.misses += 1,
+            Answer::Done => {}
         }
     }
 }
@@ -116,14 +118,14 @@ struct Connection {
     input: Vec<u8>,
     start: usize,
     end: usize,
-    replies: ReplyParser,
+    answers: Answers,
     /// What was asked and is not answered yet, with the time from which latency counts.
     pending: VecDeque<(Kind, Instant)>,
     waits_to_write: bool,
 }
 
 impl Connection {
-    fn new(address: SocketAddr) -> Result<Self> {
+    fn new(address: SocketAddr, protocol: Protocol) -> Result<Self> {
         let socket = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
             .with_context(|| format!("cannot connect to {address}"))?;
         socket.set_nodelay(true)?;
@@ -135,7 +137,7 @@ impl Connection {
             input: vec![0; INPUT_SIZE],
             start: 0,
             end: 0,
-            replies: ReplyParser::new(),
+            answers: Answers::new(protocol),
             pending: VecDeque::new(),
             waits_to_write: false,
         })
@@ -209,7 +211,7 @@ impl Driver {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::new();
         for (index, &address) in addresses.iter().enumerate() {
-            let connection = Connection::new(address)?;
+            let connection = Connection::new(address, plan.protocol)?;
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, &connection.socket, data, epoll::EventFlags::IN)?;
             connections.push(connection);
@@ -348,20 +350,11 @@ impl Driver {
         let kind = self.workload.next_kind();
         let number = self.workload.next_key();
         let connection = &mut self.connections[index];
-        let output = &mut connection.output;
         let key = self.plan.form.key(number);
-        let key = key.as_ref();
-        match kind {
-            Kind::Set => write::command(output, &[b"SET", key, self.workload.next_value()]),
-            Kind::Get => write::command(output, &[b"GET", key]),
-            Kind::Increment => {
-                write::command(output, &[b"INCR", &workload::counter_bytes(number)]);
-            }
-            Kind::Range => {
-                let length = &self.range_length;
-                write::command(output, &[b"KRANGE", key, b"+", b"LIMIT", length.as_bytes()]);
-            }
-        }
+        let key = (number, key.as_ref());
+        let value = if kind == Kind::Set { self.workload.next_value() } else { &[] };
+        let rest = (value, &self.range_length[..]);
+        speech::ask(self.plan.protocol, kind, key, rest, &mut connection.output);
         connection.pending.push_back((kind, from));
         self.requests += 1;
     }
@@ -386,12 +379,12 @@ impl Driver {
         let mut answered = 0;
         loop {
             let bytes = &connection.input[connection.start..connection.end];
-            let Some(shape) = connection.replies.parse(bytes)? else { break };
+            let Some((answer, length)) = connection.answers.next(bytes)? else { break };
             let Some((kind, from)) = connection.pending.pop_front() else {
                 bail!("the server sent a reply that nobody asked for");
             };
-            self.tally.record(kind, &bytes[..shape.len], now.duration_since(from));
-            connection.start += shape.len;
+            self.tally.record(kind, answer, now.duration_since(from));
+            connection.start += length;
             answered += 1;
         }
         self.replies += answered as u64;

@@ -29,6 +29,7 @@ pub mod mu;
 pub mod plot;
 mod report;
 mod sockets;
+mod speech;
 pub mod status;
 mod watch;
 

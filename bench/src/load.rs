@@ -1,4 +1,4 @@
-//! Drives any RESP server and measures it.
+//! Drives any server of the Redis or the memcached protocol and measures it.
 //!
 //! Closed loop: every connection keeps `pipeline` requests on their way. Open loop (`--rate`):
 //! requests have a time at which they are to be sent, and latency counts from that time, so a
@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::driver::{Driver, Plan, Tally};
 use crate::keys::Form;
 pub use crate::report::{Report, Summary, print};
+pub use crate::speech::Protocol;
 use crate::workload::{KeyDistribution, Kind, Mix, Shape, ValueSize, Workload};
 
 /// What to measure.
@@ -25,6 +26,9 @@ pub struct LoadOptions {
     /// Servers; connections are spread over them in turn
     #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:7400", value_name = "HOST:PORT")]
     pub addresses: Vec<String>,
+    /// What the servers speak
+    #[arg(long, value_enum, default_value = "resp")]
+    pub protocol: Protocol,
     /// Connections
     #[arg(long, default_value_t = 50)]
     pub clients: usize,
@@ -81,6 +85,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             addresses: vec!["127.0.0.1:7400".to_string()],
+            protocol: Protocol::Resp,
             clients: 50,
             pipeline: 1,
             threads: 1,
@@ -115,6 +120,7 @@ impl LoadOptions {
         ensure!(self.pipeline > 0, "--pipeline must be at least 1");
         ensure!(self.threads > 0, "--threads must be at least 1");
         ensure!(self.keys > 0, "--keys must be at least 1");
+        self.protocol.check(self.mix, self.form)?;
         ensure!(self.duration > 0.0 && self.duration < 1e6, "--duration must be positive");
         if let Some(rate) = self.rate {
             ensure!(rate.is_finite() && rate > 0.0, "--rate must be positive");
@@ -215,6 +221,7 @@ impl Phase {
                 },
                 range_length: options.range_length,
                 form: options.form,
+                protocol: options.protocol,
             };
             let workload = Workload::new(&self.shape, options.seed, thread as u64, threads as u64);
             drivers.push(Driver::connect(&mine, workload, plan)?);

@@ -42,7 +42,8 @@ pub enum Part {
     /// The order book, unreplicated and replicated, on the same attachment (Figure 5), and its
     /// throughput
     Orders,
-    /// The key-value store over RESP, one replica alone against three (Figure 5)
+    /// The key-value store over RESP and memcached's protocol, one replica alone against three
+    /// (Figure 5)
     Keys,
     /// Leaders that fail under load, with the parts of a fail-over (Figure 6)
     FailOver,
@@ -336,6 +337,7 @@ fn latencies(options: &MuOptions, part: Part) -> Vec<Latency> {
                 [
                     of(Service::Sum, Direct, true, bytes, None),
                     of(Service::Sum, Direct, true, bytes, paced),
+                    of(Service::Sum, Handover, true, bytes, None),
                     of(Service::Keys, Direct, true, bytes, None),
                     of(Service::Keys, Direct, false, bytes, None),
                     of(Service::Keys, Handover, true, bytes, None),

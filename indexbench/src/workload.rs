@@ -155,6 +155,11 @@ impl Mix {
         weights[kind as usize] = 1;
         Self { weights }
     }
+
+    /// How many of this kind.
+    pub fn weight(&self, kind: Kind) -> u32 {
+        self.weights[kind as usize]
+    }
 }
 
 impl FromStr for Mix {

@@ -35,6 +35,9 @@ fn setting(point: &LatencyPoint) -> String {
     let what = &point.what;
     let paced = if what.interval.is_some() { ", paced" } else { "" };
     match what.service {
+        Service::Sum if what.attachment == Attachment::Handover => {
+            format!("handed over{paced}")
+        }
         Service::Sum => format!("stand-alone{paced}"),
         service => {
             let how = if what.replicated { "replicated" } else { "unreplicated" };
@@ -207,15 +210,18 @@ fn print_ratio(point: &LatencyPoint, points: &[LatencyPoint]) {
 
 fn print_keys(figures: &[served::Figures]) {
     println!(
-        "\n{:<40}{:>14}{:>10}{:>10}{:>8}",
-        "SET over RESP, medians of rounds", "per second", "p50 us", "p99 us", "ratio"
+        "\n{:<52}{:>14}{:>10}{:>10}{:>8}",
+        "SET, medians of rounds", "per second", "p50 us", "p99 us", "ratio"
     );
     for figures in figures {
         let sides = [("unreplicated", figures.unreplicated), ("replicated", figures.replicated)];
         for (name, side) in sides {
             println!(
-                "{:<40}{:>14.0}{:>10.1}{:>10.1}{:>8.2}",
-                format!("{} clients, pipeline {}, {name}", figures.clients, figures.pipeline),
+                "{:<52}{:>14.0}{:>10.1}{:>10.1}{:>8.2}",
+                format!(
+                    "{:?}, {} clients, pipeline {}, {name}",
+                    figures.protocol, figures.clients, figures.pipeline
+                ),
                 side.per_second,
                 side.p50_us,
                 side.p99_us,

@@ -1,5 +1,5 @@
-//! The key-value store as its users see it, over RESP: one replica alone against three that share
-//! memory ([Mu] 7.2, Figure 5), measured in turn.
+//! The key-value store as its users see it, over RESP and memcached's text protocol: one replica
+//! alone against three that share memory ([Mu] 7.2, Figure 5), measured in turn.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,18 +12,25 @@ use serde::Serialize;
 use super::MuOptions;
 use super::process::REPLICAS;
 use crate::client::Client;
-use crate::load::{self, LoadOptions};
+use crate::load::{self, LoadOptions, Protocol};
 
 const READY: Duration = Duration::from_secs(20);
 /// Measurements of each, in turn, whose medians count.
 const ROUNDS: usize = 5;
 
-/// A load: connections, and commands on their way on each.
-const LOADS: [(usize, usize); 3] = [(1, 1), (50, 1), (50, 16)];
+/// A load: what is spoken, connections, and commands on their way on each.
+const LOADS: [(Protocol, usize, usize); 5] = [
+    (Protocol::Resp, 1, 1),
+    (Protocol::Resp, 50, 1),
+    (Protocol::Resp, 50, 16),
+    (Protocol::Memcached, 1, 1),
+    (Protocol::Memcached, 50, 1),
+];
 
 /// What the medians of several rounds say of SETs of 64 bytes.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
+    pub(super) protocol: Protocol,
     pub(super) clients: usize,
     pub(super) pipeline: usize,
     pub(super) unreplicated: Side,
@@ -41,6 +48,8 @@ pub(super) struct Side {
 struct Served {
     children: Vec<Child>,
     address: String,
+    /// For memcached clients.
+    memcached: String,
 }
 
 impl Served {
@@ -51,7 +60,9 @@ impl Served {
         let address = |port: u16| format!("127.0.0.1:{port}");
         let peers: Vec<String> =
             (0..replicas).map(|id| address(port + u16::from(REPLICAS + id))).collect();
-        let mut served = Served { children: Vec::new(), address: address(port) };
+        let memcached = port + 2 * u16::from(REPLICAS);
+        let mut served =
+            Served { children: Vec::new(), address: address(port), memcached: address(memcached) };
         for id in 0..replicas {
             let log = File::create(directory.join(format!("{id}.log")))?;
             let mut command = Command::new(std::env::current_exe()?);
@@ -60,6 +71,9 @@ impl Served {
             command.arg("--resp").arg(address(port + u16::from(id)));
             command.arg("--dir").arg(directory.join(id.to_string()));
             command.arg("--die-with-parent").arg(std::process::id().to_string());
+            if id == 0 {
+                command.arg("--memcached-port").arg(memcached.to_string());
+            }
             if replicas > 1 {
                 command.args(["--order", "mu", "--memory"]).arg(directory.join("memory"));
             }
@@ -89,9 +103,18 @@ impl Served {
         bail!("the group does not serve; the first replica said:\n{words}")
     }
 
-    fn measure(&self, (clients, pipeline): (usize, usize), seconds: f64) -> Result<Side> {
+    fn measure(
+        &self,
+        (protocol, clients, pipeline): (Protocol, usize, usize),
+        seconds: f64,
+    ) -> Result<Side> {
+        let address = match protocol {
+            Protocol::Resp => &self.address,
+            Protocol::Memcached => &self.memcached,
+        };
         let options = LoadOptions {
-            addresses: vec![self.address.clone()],
+            addresses: vec![address.clone()],
+            protocol,
             clients,
             pipeline,
             mix: "set=1".parse().expect("a constant"),
@@ -130,13 +153,16 @@ pub(super) fn measure(options: &MuOptions, mut each: impl FnMut(String)) -> Resu
             let mut sides: [Vec<Side>; 2] = Default::default();
             for round in 1..=ROUNDS {
                 for (served, sides) in [&alone, &three].into_iter().zip(&mut sides) {
-                    let (clients, pipeline) = load;
-                    each(format!("SET, {clients} clients, pipeline {pipeline}, {round}/{ROUNDS}"));
+                    let (protocol, clients, pipeline) = load;
+                    each(format!(
+                        "{protocol:?}, {clients} clients, pipeline {pipeline}, {round}/{ROUNDS}"
+                    ));
                     sides.push(served.measure(load, options.seconds)?);
                 }
             }
             let [unreplicated, replicated] = sides.map(|sides| median(&sides));
-            figures.push(Figures { clients: load.0, pipeline: load.1, unreplicated, replicated });
+            let (protocol, clients, pipeline) = load;
+            figures.push(Figures { protocol, clients, pipeline, unreplicated, replicated });
         }
         Ok(figures)
     })();
