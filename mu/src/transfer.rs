@@ -53,8 +53,8 @@ impl<M: Memory> Replica<M> {
         self.replicas().find(serves).unwrap_or(self.me)
     }
 
-    /// How new a checkpoint must be for this leader to go on from there: while it travels the leader
-    /// decides more, and what it keeps moves on.
+    /// How new a checkpoint must be for this leader to go on from there: while it travels more is
+    /// decided, and what is kept moves on.
     pub(crate) fn worth_fetching(&self) -> OpNumber {
         match self.recent.base().0 {
             0 => OpNumber(0),

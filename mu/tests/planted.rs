@@ -36,7 +36,12 @@ fn fits(bug: Bug, plan: &Plan) -> bool {
         Bug::DurableBeforeStored | Bug::DurableUnderOldNumber => {
             plan.durability != Durability::Memory
         }
-        Bug::PromiseNotStored | Bug::SlotsNotRestored => plan.durability != Durability::Memory,
+        Bug::PromiseNotStored => {
+            plan.durability != Durability::Memory
+                && plan.slowness > 50_000
+                && plan.fault_every < 1_000
+        }
+        Bug::SlotsNotRestored => plan.durability != Durability::Memory,
         Bug::ForgetfulUnmarked => plan.durability == Durability::Lazy,
         Bug::MembersUnread => plan.changes && plan.replicas == 5 && plan.fault_every < 4_000,
         _ => plan.durability == Durability::Memory,

@@ -191,13 +191,7 @@ fn options(mut flags: Serve, mut file: File) -> Result<Options> {
         limits.checkpoint_bytes = flags.checkpoint_bytes.unwrap_or(limits.checkpoint_bytes);
         limits.lag_bytes = flags.lag_bytes.unwrap_or(limits.lag_bytes);
     }
-    if let Some(micros) = flags.emulate_disk_latency {
-        options.emulation.latency = Duration::from_micros(micros);
-    }
-    if let Some((stall, every)) = flags.emulate_disk_stall {
-        options.emulation.stall = Duration::from_millis(stall);
-        options.emulation.every = Duration::from_millis(every);
-    }
+    options.emulation = emulation(flags.emulate_disk_latency, flags.emulate_disk_stall);
     if options.emulation != Emulation::default() {
         eprintln!("replica {id}: the disk is EMULATED: {:?}", options.emulation);
     }
@@ -205,6 +199,16 @@ fn options(mut flags: Serve, mut file: File) -> Result<Options> {
         options.disk.syncing = ::io::Syncing::UnsafeOff;
     }
     Ok(options)
+}
+
+/// A slower disk than there is, by microseconds and by milliseconds out of so many.
+fn emulation(latency: Option<u64>, stall: Option<(u64, u64)>) -> Emulation {
+    let (stall, every) = stall.unwrap_or_default();
+    Emulation {
+        latency: Duration::from_micros(latency.unwrap_or_default()),
+        stall: Duration::from_millis(stall),
+        every: Duration::from_millis(every),
+    }
 }
 
 /// Settings of `--order mu`.
