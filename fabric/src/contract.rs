@@ -2,8 +2,8 @@
 //!
 //! A process posts verbs with ids of its choice and polls their completions. Verbs of one process
 //! on one region of one owner take effect, and are seen there, in the order of posting; nothing
-//! else is ordered. Words are atomic, writes and reads are not: any subset of a write's words may be
-//! there before it completes, and for ever if it fails.
+//! else is ordered. Words are atomic, writes and reads are not: any subset of a write's words may
+//! be there before it completes, and for ever if it fails.
 
 use core::ops::Range;
 

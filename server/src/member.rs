@@ -1,6 +1,6 @@
 //! `lockstep member`: adding, removing and replacing members of a group that orders by mu ([Mu]
-//! 5.4), one at a time, while it serves. The leader is asked, whoever that is, until the members are
-//! what was wanted: a change that is interrupted by a fail-over may come to nothing.
+//! 5.4), one at a time, while it serves. The leader is asked, whoever that is, until the members
+//! are what was wanted: a change that is interrupted by a fail-over may come to nothing.
 
 use std::time::{Duration, Instant};
 
