@@ -123,7 +123,10 @@ impl Machine {
     pub fn take_loss(&mut self) -> Option<Loss> {
         match self {
             Machine::Asking(client) => client.take_loss(),
-            Machine::Counting(_) => None,
+            Machine::Counting(counting) => counting.client.take_loss().map(|loss| {
+                let nopaxos::Loss { kept, dropped, replayed, .. } = loss;
+                Loss { kept, dropped, replayed }
+            }),
         }
     }
 

@@ -462,6 +462,9 @@ impl Session {
         if counting.is_retired() {
             return self.end(Over::Retired, now);
         }
+        if let Some(loss) = self.machine.take_loss() {
+            self.on_loss(loss, now);
+        }
         let Some(nopaxos::Finished { number, position, body, .. }) = done else { return };
         self.written = position;
         if self.durability == Durability::Sync {
@@ -551,7 +554,8 @@ impl Session {
                 self.finish(flight, now, Err(Error::Dropped));
             }
         }
-        if self.options.on_loss == OnLoss::Replay {
+        // A machine that counts only tells of it.
+        if self.options.on_loss == OnLoss::Replay && !self.machine.logs_reads() {
             self.flights.reopen(loss.kept);
         }
         let loss = Loss { kept: loss.kept, dropped, replayed: loss.replayed };

@@ -499,19 +499,22 @@ impl Gateway {
     pub fn on_reply(&mut self, now: Now, reply: Reply) {
         let seen = self.machine.expected();
         let finished = self.machine.on_reply(now, reply, &mut self.outgoing);
-        if let Some(Loss { kept, dropped, .. }) = self.machine.take_loss() {
-            self.lose(Viewstamp::new(seen, kept), &dropped);
-        }
-        if let Some(client::Finished { number, read, answer, .. }) = finished {
-            self.on_answer(number, read, answer);
-        }
+        self.on_told(seen, finished);
     }
 
     /// A replica has given its own reply, of those that are counted.
     pub fn on_vote(&mut self, now: Now, reply: nopaxos::Reply) {
-        if let Some(client::Finished { number, read, answer, .. }) =
-            self.machine.on_vote(now, reply)
-        {
+        let seen = self.machine.expected();
+        let finished = self.machine.on_vote(now, reply);
+        self.on_told(seen, finished);
+    }
+
+    /// What a reply has brought: the end of a request, or that what was seen of a log is lost.
+    fn on_told(&mut self, seen: View, finished: Option<client::Finished>) {
+        if let Some(Loss { kept, dropped, .. }) = self.machine.take_loss() {
+            self.lose(Viewstamp::new(seen, kept), &dropped);
+        }
+        if let Some(client::Finished { number, read, answer, .. }) = finished {
             self.on_answer(number, read, answer);
         }
     }

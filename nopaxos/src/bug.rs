@@ -6,6 +6,8 @@
 pub enum Bug {
     /// The client counts replies of former lives.
     ClientCountsTheDead,
+    /// A replica counts votes and promises of former lives.
+    CountsTheDead,
     /// The client does without the leader's reply.
     ClientForgetsTheLeader,
     /// A restarted replica takes any START-VIEW for its recovery.
@@ -30,6 +32,12 @@ pub enum Bug {
     LeaderNumberAlone,
     /// In `sync`, replies do not wait for the disk.
     ReplyBeforeStored,
+    /// In `lazy`, a request is executed whatever log its client has seen.
+    ExpectsAnyView,
+    /// In `lazy`, nothing waits until a NO-OP is on disk.
+    NoOpUnstored,
+    /// The client that was told of a loss does not send again what was lost.
+    ReplaysNothing,
     /// The vote for a view leaves before the view is on disk.
     VoteBeforeStored,
 }

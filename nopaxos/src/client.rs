@@ -4,15 +4,19 @@
 //! Replies of former lives are not counted: the client merges what the replies say of everybody's
 //! incarnations, and drops those that are older. Requests are numbered without gaps and may be
 //! outstanding together; one that was overtaken or dropped on the way is sent again, with those
-//! after it. Deliberately absent: giving up, which is for who gave the request.
+//! after it. Every request says which view's log the client has seen: where a crash of the whole
+//! group may take what was acknowledged (durability `lazy`), a later view's leader answers "wrong
+//! view" and how many requests are left, before anything is executed for this client ([Mao]
+//! 4.2.3). Deliberately absent: giving up, which is for who gave the request.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use smr::client::OnLoss;
 use smr::{
-    ClientId, Incarnation, MAX_OUTSTANDING, MAX_REPLICAS, Now, Outcome, ReplicaId, Request,
-    RequestNumber, View, Viewstamp,
+    ClientId, Incarnation, MAX_OUTSTANDING, MAX_REPLICAS, Now, OpNumber, Outcome, ReplicaId,
+    Request, RequestNumber, View, Viewstamp,
 };
 
 use crate::bug::Bug;
@@ -30,7 +34,27 @@ pub struct Finished {
     pub position: Viewstamp,
     /// The service's answer.
     pub body: Bytes,
+    /// It was answered before, and its effect was lost: this is the answer of its repetition.
+    pub again: bool,
 }
+
+/// Acknowledged requests were lost (durability `lazy`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The last of this client's requests that the group has executed and still holds: what was
+    /// answered beyond it has no effect.
+    pub last: RequestNumber,
+    /// Of the log that this client has seen, everything above this slot is lost.
+    pub kept: OpNumber,
+    /// Requests that were not answered and were not and will not be executed, in order
+    /// ([`OnLoss::Report`]). Their numbers are used again.
+    pub dropped: Vec<RequestNumber>,
+    /// How many acknowledged requests are executed again ([`OnLoss::Replay`]).
+    pub replayed: usize,
+}
+
+/// Bytes of kept acknowledged requests from which on one request at a time is taken.
+const TENTATIVE_BYTES: usize = 16 << 20;
 
 /// How often the time between two sendings is doubled.
 const MOST_DOUBLINGS: u32 = 5;
@@ -40,16 +64,25 @@ struct Heard {
     life: Incarnation,
     view: View,
     position: Viewstamp,
+    durable: OpNumber,
     body: Bytes,
 }
 
 #[derive(Debug)]
 struct Asked {
     body: Bytes,
+    again: bool,
     resend_at: u64,
     sent_at: u64,
     tries: u32,
     heard: [Option<Heard>; MAX_REPLICAS as usize],
+}
+
+impl Asked {
+    fn new(body: Bytes, again: bool) -> Asked {
+        let heard = [const { None }; MAX_REPLICAS as usize];
+        Asked { body, again, resend_at: 0, sent_at: 0, tries: 0, heard }
+    }
 }
 
 /// What a client wants sent.
@@ -69,7 +102,17 @@ pub struct Client {
     retry: u64,
     datagram: usize,
     last: RequestNumber,
+    /// What is not done. All is sent but what was lost and lies beyond the window.
     asked: BTreeMap<RequestNumber, Asked>,
+    /// The last request that is done.
+    done: RequestNumber,
+    /// The view whose log this client has seen; zero before a replica has named one.
+    expected: View,
+    on_loss: OnLoss,
+    /// Done, in these slots, and not known to be durable; only to be replayed.
+    tentative: BTreeMap<RequestNumber, (OpNumber, Bytes)>,
+    tentative_bytes: usize,
+    loss: Option<Loss>,
     lives: Lives,
     retired: bool,
     #[cfg(feature = "planted-bugs")]
@@ -91,6 +134,12 @@ impl Client {
             datagram,
             last: RequestNumber(0),
             asked: BTreeMap::new(),
+            done: RequestNumber(0),
+            expected: View::default(),
+            on_loss: OnLoss::Report,
+            tentative: BTreeMap::new(),
+            tentative_bytes: 0,
+            loss: None,
             lives: Lives::new(replicas),
             retired: false,
             #[cfg(feature = "planted-bugs")]
@@ -119,6 +168,22 @@ impl Client {
         self.id
     }
 
+    /// Chooses what to do about acknowledged requests that a crash of the group takes back; without
+    /// this it is [`OnLoss::Report`].
+    pub fn on_loss(&mut self, on_loss: OnLoss) {
+        self.on_loss = on_loss;
+    }
+
+    /// What was lost since the last call, if anything was.
+    pub fn take_loss(&mut self) -> Option<Loss> {
+        self.loss.take()
+    }
+
+    /// How many acknowledged requests are kept because they are not known to be durable.
+    pub fn tentative(&self) -> usize {
+        self.tentative.len()
+    }
+
     /// How many requests are not done.
     pub fn outstanding(&self) -> usize {
         self.asked.len()
@@ -130,23 +195,28 @@ impl Client {
     }
 
     /// Sends a request: appends to `sends` what goes where. `None`, and
-    /// nothing is sent, if [`MAX_OUTSTANDING`] requests from the oldest one on are not done.
+    /// nothing is sent, if [`MAX_OUTSTANDING`] requests from the oldest one on are not done, or one
+    /// is not and too many bytes are kept until they are durable.
     pub fn submit(
         &mut self,
         now: Now,
         body: Bytes,
         sends: &mut Vec<Send>,
     ) -> Option<RequestNumber> {
-        let oldest = self.asked.keys().next().map_or(self.last.0 + 1, |number| number.0);
-        if self.last.0 + 1 >= oldest + MAX_OUTSTANDING {
+        let is_full = self.tentative_bytes > TENTATIVE_BYTES && !self.asked.is_empty();
+        if is_full || self.last.next() >= self.window_end() {
             return None;
         }
         self.last = self.last.next();
-        let heard = [const { None }; MAX_REPLICAS as usize];
-        let asked = Asked { body, resend_at: 0, sent_at: 0, tries: 0, heard };
-        self.asked.insert(self.last, asked);
+        self.asked.insert(self.last, Asked::new(body, false));
         self.send(now, self.last, sends);
         Some(self.last)
+    }
+
+    /// The replies to requests below this number are kept by the group.
+    fn window_end(&self) -> RequestNumber {
+        let oldest = self.asked.keys().next().copied().unwrap_or(self.last.next());
+        RequestNumber(oldest.0 + MAX_OUTSTANDING)
     }
 
     fn send(&mut self, now: Now, number: RequestNumber, sends: &mut Vec<Send>) {
@@ -165,7 +235,8 @@ impl Client {
             Content::Digest(request, digest.into())
         };
         let mut payload = Vec::new();
-        Ordered { unix_ms: now.unix_ms, content }.encode(&mut payload);
+        let (unix_ms, expected) = (now.unix_ms, self.expected);
+        Ordered { unix_ms, expected, content }.encode(&mut payload);
         sends.push(Send::Sequencer(payload.into()));
     }
 
@@ -179,14 +250,16 @@ impl Client {
 
     /// When [`Client::timeout`] is due, in [`Now::micros`].
     pub fn deadline(&self) -> Option<u64> {
-        self.asked.values().map(|asked| asked.resend_at).min().filter(|_| !self.retired)
+        let sent = self.asked.range(..self.window_end());
+        sent.map(|(_, asked)| asked.resend_at).min().filter(|_| !self.retired)
     }
 
     /// Sends again what is due, and all that follow on it: they are not executed before it.
     pub fn timeout(&mut self, now: Now, sends: &mut Vec<Send>) {
-        let due = self.asked.iter().find(|(_, asked)| asked.resend_at <= now.micros);
+        let end = self.window_end();
+        let due = self.asked.range(..end).find(|(_, asked)| asked.resend_at <= now.micros);
         let Some((&first, _)) = due.filter(|_| !self.retired) else { return };
-        let numbers: Vec<_> = self.asked.range(first..).map(|(&number, _)| number).collect();
+        let numbers: Vec<_> = self.asked.range(first..end).map(|(&number, _)| number).collect();
         numbers.into_iter().for_each(|number| self.send(now, number, sends));
     }
 
@@ -198,23 +271,82 @@ impl Client {
         }
         self.lives.merge(&reply.lives);
         let (is_leaders, life) = (reply.is_leaders(), reply.lives.of(reply.from));
-        let smr::Reply { number, view, outcome, .. } = reply.reply;
+        let smr::Reply { number, view, outcome, durable, .. } = reply.reply;
         let (position, body) = match outcome {
+            // Of a log that may be lost otherwise: the request is sent again.
+            Outcome::Done { .. } if self.expected != View::default() && view != self.expected => {
+                return None;
+            }
             Outcome::Done { position, body } => (position, body),
             Outcome::Refused(refusal) => {
                 self.refused(now, number, is_leaders, refusal);
                 return None;
             }
-            Outcome::WrongView { .. } | Outcome::MustLog => return None,
+            Outcome::WrongView { expected, kept, last } => {
+                let is_present = is_leaders && life >= self.lives.of(reply.from);
+                if is_present && expected == self.expected && view > expected {
+                    self.on_wrong_view(now, view, kept, last);
+                }
+                return None;
+            }
+            Outcome::MustLog => return None,
         };
         let heard = &mut self.asked.get_mut(&number)?.heard[reply.from.index()];
         let is_news = heard
             .as_ref()
             .is_none_or(|old| (old.life, old.view, old.position.op) < (life, view, position.op));
         if is_news {
-            *heard = Some(Heard { life, view, position, body });
+            *heard = Some(Heard { life, view, position, durable: durable.op, body });
         }
         self.finish(number)
+    }
+
+    /// The log of `view`, whose start is durable, holds this client's requests up to `last`, and
+    /// nothing that was sent before can be executed in it any more.
+    fn on_wrong_view(&mut self, now: Now, view: View, kept: OpNumber, last: RequestNumber) {
+        self.expected = view;
+        if self.done > last {
+            self.done = last;
+            match self.on_loss {
+                OnLoss::Report => self.give_up(kept, last),
+                OnLoss::Replay => self.repeat(kept, last),
+            }
+        }
+        self.asked.values_mut().for_each(|asked| asked.resend_at = now.micros);
+    }
+
+    /// Numbering goes on behind what was executed.
+    fn give_up(&mut self, kept: OpNumber, last: RequestNumber) {
+        let dropped = self.asked.split_off(&last.next()).into_keys().collect();
+        self.last = last;
+        self.loss = Some(Loss { last, kept, dropped, replayed: 0 });
+    }
+
+    /// What was lost goes ahead of what was under way, with the numbers it had.
+    fn repeat(&mut self, kept: OpNumber, last: RequestNumber) {
+        let lost = self.tentative.split_off(&last.next());
+        let replayed = lost.len();
+        for (number, (_, body)) in lost {
+            self.tentative_bytes -= body.len();
+            if !self.bug(Bug::ReplaysNothing) {
+                self.asked.insert(number, Asked::new(body, true));
+            }
+        }
+        self.loss = Some(Loss { last, kept, dropped: Vec::new(), replayed });
+    }
+
+    /// A request is done: keeps it if it may have to be replayed, and what is durable no longer.
+    fn keep(&mut self, number: RequestNumber, at: OpNumber, body: Bytes, durable: OpNumber) {
+        self.done = self.done.max(number);
+        if self.on_loss == OnLoss::Replay && self.expected != View::default() {
+            self.tentative_bytes += body.len();
+            self.tentative.insert(number, (at, body));
+        }
+        while let Some(first) = self.tentative.first_entry()
+            && first.get().0 <= durable
+        {
+            self.tentative_bytes -= first.remove().1.len();
+        }
     }
 
     /// The leader did not execute a request since one before it is missing: sends that one again,
@@ -257,8 +389,10 @@ impl Client {
             all().filter(|(_, other)| same(other)).count() >= quorum
         };
         let (_, leader) = all().find(|&(id, heard)| (any || leads(id, heard)) && agreed(heard))?;
-        let (view, position, body) = (leader.view, leader.position, leader.body.clone());
-        self.asked.remove(&number);
-        Some(Finished { number, view, position, body })
+        let Heard { view, position, durable, .. } = *leader;
+        let body = leader.body.clone();
+        let asked = self.asked.remove(&number).expect("just seen");
+        self.keep(number, position.op, asked.body, durable);
+        Some(Finished { number, view, position, body, again: asked.again })
     }
 }

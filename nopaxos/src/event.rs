@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use oum::{Delivery, Session};
 use smr::codec::{Malformed, Reader, Writer};
-use smr::{Outcome, ReplicaId, Request};
+use smr::{Outcome, ReplicaId, Request, View};
 
 use crate::lives::Lives;
 
@@ -44,12 +44,16 @@ pub enum Content {
     Digest(Request, [u8; 32]),
 }
 
-/// The payload of an ordered message: a request, and the time at its client.
+/// The payload of an ordered message: a request, the time at its client, and what that has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
     /// Milliseconds since 1970 at the client. A sequencer in a switch has no clock; the group's
     /// time is the highest that any executed request has brought.
     pub unix_ms: u64,
+    /// The view whose log the client has seen ([Mao] 4.2.3); zero before it has seen any. Where
+    /// acknowledged requests can be lost (durability `lazy`) the request is a NO-OP in any other
+    /// view, and the client is told what the log has of its own.
+    pub expected: View,
     /// What to execute.
     pub content: Content,
 }
@@ -59,6 +63,7 @@ impl Ordered {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut out = Writer::new(out);
         out.u64(self.unix_ms);
+        out.u64(self.expected.0);
         match &self.content {
             Content::Whole(request) => {
                 out.u8(0);
@@ -78,7 +83,7 @@ impl Ordered {
     /// If the bytes are none.
     pub fn decode(bytes: Bytes) -> Result<Ordered, Malformed> {
         let mut from = Reader::new(bytes);
-        let (unix_ms, kind) = (from.u64()?, from.u8()?);
+        let (unix_ms, expected, kind) = (from.u64()?, from.view()?, from.u8()?);
         let request = Request::decode(&mut from)?;
         let content = match kind {
             0 => Content::Whole(request),
@@ -89,7 +94,7 @@ impl Ordered {
             _ => return Err(Malformed),
         };
         from.finish()?;
-        Ok(Ordered { unix_ms, content })
+        Ok(Ordered { unix_ms, expected, content })
     }
 }
 

@@ -112,9 +112,9 @@ impl Replica {
         let (gap_time, retry, f) = (self.config.timing.gap, self.config.timing.retry, self.f());
         let others = u32::from(self.config.replicas) - 1;
         let (mut tell, mut passed, mut decided) = (Vec::new(), Vec::new(), Vec::new());
-        let lives = self.lives;
+        let (lives, count_dead) = (self.lives, self.bug(Bug::CountsTheDead));
         let counts = |(id, life): (usize, &Option<Incarnation>)| {
-            life.is_some_and(|life| life >= lives.of(ReplicaId(id as u8)))
+            life.is_some_and(|life| count_dead || life >= lives.of(ReplicaId(id as u8)))
         };
         let no_quorum = self.bug(Bug::NoOpWithoutQuorum);
         for (&slot, gap) in &mut self.gaps.open {

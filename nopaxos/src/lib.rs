@@ -33,7 +33,7 @@ mod transfer;
 mod view_change;
 mod view_id;
 
-pub use client::{Client, Finished, Send};
+pub use client::{Client, Finished, Loss, Send};
 pub use config::{Config, Limits, Timing};
 pub use event::{Content, Effect, Event, Ordered, Reply};
 pub use lives::Lives;

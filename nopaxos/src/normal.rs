@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use oum::Session;
 use smr::contract::Output;
-use smr::{Content, OpNumber, Outcome, Protocol, Viewstamp};
+use smr::{Content, Durability, OpNumber, Outcome, Protocol, Viewstamp};
 
 use crate::bug::Bug;
 use crate::event::{Effect, Ordered};
@@ -50,6 +50,10 @@ impl Replica {
         }
         let entry = match ordered {
             None => Some(self.no_op(slot)),
+            Some(ordered) if !self.is_of_this_log(ordered) => {
+                self.note_stranger(ordered);
+                Some(self.no_op(slot))
+            }
             Some(ordered) => self
                 .whole_request(slot, ordered)
                 .map(|request| self.request_entry(slot, ordered.unix_ms, request)),
@@ -63,6 +67,35 @@ impl Replica {
             self.gaps.close(slot);
         }
         self.expected = self.expected.max(sequence.saturating_add(1));
+    }
+
+    /// Whether a request's client has seen the log of the present view, where that matters. What it
+    /// sent before it learned of a loss must not be executed after it. All replicas of a view
+    /// decide alike.
+    fn is_of_this_log(&self, ordered: &Ordered) -> bool {
+        let lazy = self.config.durability == Durability::Lazy && !self.bug(Bug::ExpectsAnyView);
+        !lazy || ordered.expected == self.view()
+    }
+
+    fn note_stranger(&mut self, ordered: &Ordered) {
+        let (crate::event::Content::Whole(request) | crate::event::Content::Digest(request, _)) =
+            &ordered.content;
+        let has_room = self.strangers.len() < self.config.limits.ahead;
+        if self.leads() && (has_room || self.strangers.contains_key(&request.client)) {
+            self.strangers.insert(request.client, (request.number, ordered.expected));
+        }
+    }
+
+    /// Tells clients that expected another view what this log has of theirs, once that is final:
+    /// when the view's start is on f + 1 disks.
+    pub(crate) fn tell_strangers(&mut self, out: &mut Out) {
+        let start = self.lineage.views().last().map_or(OpNumber(0), |&(_, first)| first);
+        if self.strangers.is_empty() || !self.leads() || self.durable_point < start {
+            return;
+        }
+        for (client, (number, expected)) in core::mem::take(&mut self.strangers) {
+            out.push(Output::WrongView { client, number, expected });
+        }
     }
 
     /// The slot of a message of the view's session, unless it came before the view.
@@ -98,11 +131,8 @@ impl Replica {
     /// Takes what came while the view had not started; tells the receiver where to go on.
     pub(crate) fn begin_listening(&mut self, out: &mut Out) {
         let session = self.view.session;
-        if session.0 == 0 {
-            self.held.clear();
-            return; // the first session ends this view
-        }
-        let next = self.next_sequence();
+        // The first session ends a view without one; who has recovered in it must be told again.
+        let next = if session.0 == 0 { 1 } else { self.next_sequence() };
         self.expected = match self.bug(Bug::SessionKeepsPosition) {
             true => self.expected.max(next),
             false => next,
@@ -131,7 +161,8 @@ impl Replica {
             let Content::Batch { unix_ms, requests } = &entry.content else { continue };
             let Some(request) = requests.first() else { continue };
             let content = crate::event::Content::Whole(request.clone());
-            let ordered = Ordered { unix_ms: *unix_ms, content };
+            // It is in this view because its client has seen this view's log.
+            let ordered = Ordered { unix_ms: *unix_ms, expected: self.view(), content };
             let sequence = first + (above + index as u64 - slot.0);
             self.hold(self.view.session, sequence, Arc::new(ordered));
         }

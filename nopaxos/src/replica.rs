@@ -13,8 +13,8 @@ use smr::fetch::Fetch;
 use smr::lineage::Lineage;
 use smr::rng::Rng;
 use smr::{
-    Durability, Incarnation, Input, Log, Now, OpNumber, Protocol, Refusal, ReplicaId, Report, Role,
-    To, Trust, View, Viewstamp,
+    ClientId, Durability, Incarnation, Input, Log, Now, OpNumber, Protocol, Refusal, ReplicaId,
+    Report, RequestNumber, Role, To, Trust, View, Viewstamp,
 };
 
 use crate::bodies::Bodies;
@@ -92,6 +92,8 @@ pub struct Replica {
     /// Replies for slots up to here were sent, in this view.
     pub(crate) answered: OpNumber,
     pub(crate) last_no_op: OpNumber,
+    /// Clients whose last request expected another view: its number, and the view.
+    pub(crate) strangers: BTreeMap<ClientId, (RequestNumber, View)>,
     pub(crate) bodies: Bodies,
     pub(crate) stores: Stores,
     pub(crate) gaps: Gaps,
@@ -134,6 +136,7 @@ impl Replica {
             executed: OpNumber(0),
             answered: OpNumber(0),
             last_no_op: OpNumber(0),
+            strangers: BTreeMap::new(),
             bodies: Bodies::default(),
             stores: Stores::default(),
             gaps: Gaps::default(),
@@ -229,9 +232,9 @@ impl Replica {
         out.push(Output::Send(To::Others, message));
     }
 
-    /// Whether what a replica said in this life still counts.
+    /// Whether what a replica said in this life still counts: no later one of it is known.
     pub(crate) fn counts(&self, id: ReplicaId, life: Incarnation) -> bool {
-        life >= self.lives.of(id)
+        life >= self.lives.of(id) || self.bug(Bug::CountsTheDead)
     }
 
     fn on_start(&mut self, now: Now, recovered: Recovered) {
@@ -257,7 +260,7 @@ impl Replica {
             self.durable_point = position.op;
             self.change.muted = Some(self.view);
         }
-        self.stores.start(view, self.log.last().op);
+        self.stores.start(view, self.log.last());
         self.recovery.begin(now, &self.config, keeps);
         self.suspect_later(now);
     }
@@ -275,14 +278,14 @@ impl Replica {
             || from == self.me
             || message.lives.replicas() != self.config.replicas
             || message.lives.of(self.me) > own
-            || incarnation < self.lives.of(from)
+            || !self.counts(from, incarnation)
         {
             self.tally.nonsense += 1;
             return;
         }
         self.lives.merge(&message.lives);
         self.lives.learn(from, incarnation);
-        if incarnation < self.lives.of(from) {
+        if !self.counts(from, incarnation) {
             return;
         }
         match &message.body {
@@ -369,6 +372,7 @@ impl Replica {
         if self.status == Status::Normal && self.view_is_stored() && !self.installing() {
             self.execute_and_answer(out);
             self.settle_sync(out);
+            self.tell_strangers(out);
         }
     }
 }

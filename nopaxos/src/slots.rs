@@ -140,7 +140,7 @@ impl Replica {
     pub(crate) fn cut(&mut self, keep: OpNumber, out: &mut Out) {
         self.log.truncate(keep);
         self.lineage.truncate(keep);
-        self.stores.changed_above(keep);
+        self.stores.changed_above(self.log.last());
         if self.executed > keep {
             self.tally.rolled_back += self.executed.0 - keep.0;
             out.push(Output::Rollback(keep));

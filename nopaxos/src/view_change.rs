@@ -89,6 +89,7 @@ impl Replica {
         self.ahead.clear();
         self.gaps.clear();
         self.gap_promises.clear();
+        self.strangers.clear();
         self.bodies.forget_wanted();
         self.sync.begin(OpNumber(0));
         self.change.begin(now);

@@ -6,12 +6,13 @@ mod common;
 
 use common::Plan;
 use common::faults::storm;
-use common::stories::reply_of_a_former_life;
+use common::stories::{promise_of_a_former_life, reply_of_a_former_life};
 use nopaxos::Bug;
 use smr::Durability;
 
-const BUGS: [Bug; 14] = [
+const BUGS: [Bug; 18] = [
     Bug::ClientCountsTheDead,
+    Bug::CountsTheDead,
     Bug::ClientForgetsTheLeader,
     Bug::RecoverWithoutQuorum,
     Bug::NoOpWithoutQuorum,
@@ -24,6 +25,9 @@ const BUGS: [Bug; 14] = [
     Bug::ExecuteBeyondSync,
     Bug::LeaderNumberAlone,
     Bug::ReplyBeforeStored,
+    Bug::ExpectsAnyView,
+    Bug::NoOpUnstored,
+    Bug::ReplaysNothing,
     Bug::VoteBeforeStored,
 ];
 
@@ -33,14 +37,22 @@ fn caught(bug: Bug) -> Option<(u64, String)> {
     let first = first.unwrap_or(0);
     (first..first + most.unwrap_or(3_000)).find_map(|seed| {
         let mut plan = Plan { bug: Some(bug), ..Plan::draw(seed) };
-        if bug == Bug::ReplyBeforeStored {
-            plan.durability = Durability::Sync;
+        match bug {
+            Bug::ReplyBeforeStored => plan.durability = Durability::Sync,
+            Bug::ExpectsAnyView | Bug::NoOpUnstored | Bug::ReplaysNothing => {
+                (plan.durability, plan.disasters) = (Durability::Lazy, true);
+            }
+            _ => {}
         }
         // Rare enough among seeds to need its own story.
         let run = || match bug {
             Bug::ClientCountsTheDead => {
                 let calm = Plan { client_retry: 60_000, bug: Some(bug), ..Plan::calm(3) };
                 drop(reply_of_a_former_life(calm));
+            }
+            Bug::CountsTheDead => {
+                let calm = Plan { client_retry: 60_000, bug: Some(bug), ..Plan::calm(3) };
+                drop(promise_of_a_former_life(calm));
             }
             _ => drop(storm(plan, seed)),
         };

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::stories::{idle, reply_of_a_former_life};
+use common::stories::{idle, promise_of_a_former_life, reply_of_a_former_life};
 use common::{Group, Plan};
-use nopaxos::{Body, Limits, Lives, Message, Status, Suffix};
+use nopaxos::{Body, Limits, Lives, Message, Status, Suffix, Tally};
 use oum::Session;
 use smr::{Durability, Incarnation, Input, OpNumber, ReplicaId, Viewstamp};
 
@@ -205,6 +205,12 @@ fn a_reply_of_a_former_life_does_not_count() {
 }
 
 #[test]
+fn a_promise_of_a_former_life_does_not_count() {
+    let group = promise_of_a_former_life(patient(3));
+    assert!(group.tally.nonsense > 0, "the late promise");
+}
+
+#[test]
 fn a_deaf_replica_drags_nobody_along() {
     let mut group = Group::new(Plan::calm(5), 1);
     for other in (0..4).map(ReplicaId) {
@@ -227,6 +233,58 @@ fn a_leader_that_gets_no_requests_is_replaced() {
     assert_ne!(group.leader(), Some(LEADER), "it hears the others, but not the sequencer");
     let now = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
     assert!(now > done + 20, "the group works without it");
+    group.settle();
+}
+
+#[test]
+fn no_session_begins_with_a_no_op() {
+    for window in [1, 8] {
+        let plan = Plan { client_window: window, clients: 3, think: 30, ..Plan::calm(3) };
+        let mut group = Group::new(plan, 1);
+        for session in 2..6 {
+            group.run_for(10_000);
+            group.new_sequencer();
+            group.run_for(10_000);
+            assert_eq!(group.replica(LEADER).view_id().session, Session(session));
+        }
+        group.settle();
+        let Tally { no_ops, missing, .. } = group.tally;
+        assert_eq!((no_ops, missing), (0, 0), "the first number of a session is 1 for everybody");
+    }
+}
+
+#[test]
+fn a_leader_whose_disk_stalls_is_replaced() {
+    for durability in [Durability::Sync, Durability::Lazy] {
+        let mut group = Group::new(Plan { durability, ..Plan::calm(3) }, 1);
+        group.run(20_000, false);
+        assert_eq!(group.leader(), Some(LEADER));
+        group.machine(LEADER).stuck = true;
+        group.run_for(40_000);
+        assert_ne!(group.leader(), Some(LEADER), "it speaks, and stores nothing");
+        let done = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+        group.run_for(20_000);
+        let now = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+        assert!(now > done + 20, "{durability:?}: the group works without it");
+        group.kill(LEADER, group.now + 100); // what it was given is gone
+        group.machine(LEADER).stuck = false;
+        group.run_for(20_000);
+        group.settle();
+    }
+}
+
+#[test]
+fn gaps_are_agreed_on_in_batches() {
+    let mut group = idle(Plan { client_window: 60, ..patient(3) });
+    let (session, next) = group.next_message();
+    (0..40).for_each(|n| group.lose.extend((0..3).map(|id| (session, next + n, id))));
+    (0..40).for_each(|_| group.write(0));
+    group.write(1);
+    let before = group.sent;
+    group.run_for(450);
+    assert_eq!(sum(&group, |tally| tally.no_ops), 3 * 40);
+    // Asked for, told, agreed to: some messages for all of them, and heartbeats.
+    assert!(group.sent - before < 40, "{} messages for 40 gaps", group.sent - before);
     group.settle();
 }
 
@@ -282,6 +340,52 @@ fn a_lazy_group_comes_back_with_all_that_was_durable() {
         assert!(group.leader().is_some(), "it comes back by itself: {:?}", group.statuses());
         // That stable logs agree with what was stable before is checked at every step.
         assert!(group.reference.stable() > durable, "{:?}", group.statuses());
+        group.settle();
+    }
+}
+
+/// How many acknowledged writes clients have learned to be lost.
+fn lost_with_the_group(replay: bool) -> usize {
+    let mut lost = 0;
+    for seed in 0..6 {
+        let calm = Plan { durability: Durability::Lazy, clients: 3, ..Plan::calm(3) };
+        let plan = Plan { client_window: 8, think: 40, disk: 2_000, replay, ..calm };
+        let mut group = Group::new(plan, seed);
+        group.run(40_000 + 371 * seed, false);
+        for id in group.ids() {
+            group.kill(id, group.now + 1_000);
+        }
+        group.run_for(60_000);
+        let again = group.clients.operations.iter().rev().filter(|one| one.done.is_some());
+        assert!(again.count() > 50, "clients go on: {:?}", group.statuses());
+        group.settle();
+        lost += group.lost.len();
+    }
+    lost
+}
+
+#[test]
+fn clients_learn_what_a_crash_of_all_has_taken() {
+    assert!(lost_with_the_group(false) > 20, "disks were behind");
+}
+
+#[test]
+fn what_a_crash_of_all_has_taken_is_sent_again_in_order() {
+    // That each of them is there once, in the end, is checked when a group settles.
+    assert!(lost_with_the_group(true) > 20, "disks were behind");
+}
+
+#[test]
+fn one_crash_takes_nothing_from_a_lazy_group() {
+    for seed in 0..6 {
+        let calm = Plan { durability: Durability::Lazy, clients: 3, ..Plan::calm(3) };
+        let mut group = Group::new(Plan { client_window: 8, think: 40, disk: 2_000, ..calm }, seed);
+        group.run(20_000 + 371 * seed, false);
+        let leader = group.leader().expect("somebody leads");
+        group.kill(leader, group.now + 5_000);
+        group.run_for(30_000);
+        group.settle();
+        assert_eq!(group.lost, []);
     }
 }
 

@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use crate::ids::{
-    Durability, GroupId, Incarnation, Now, OpNumber, ReadNumber, ReplicaId, StoreNumber, View,
-    Viewstamp,
+    ClientId, Durability, GroupId, Incarnation, Now, OpNumber, ReadNumber, ReplicaId,
+    RequestNumber, StoreNumber, View, Viewstamp,
 };
 use crate::lineage::Lineage;
 use crate::log::{Entry, Log};
@@ -156,6 +156,16 @@ pub enum Output<M, F> {
     /// Answer the requests of this executed operation before it is committed: the client counts
     /// who has it, and decides ([NOPaxos] 5.2.1).
     Answer(OpNumber),
+    /// Tell a client that its request was not executed since it expected another view's log, and
+    /// what of that is in this one ([`crate::Outcome::WrongView`]).
+    WrongView {
+        /// Whose request.
+        client: ClientId,
+        /// Which of them.
+        number: RequestNumber,
+        /// The view whose log the client has seen.
+        expected: View,
+    },
     /// Everything executed up to this number is acknowledged. The replies go to the clients if
     /// `reply`.
     Commit {

@@ -230,8 +230,12 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
         if expected == self.protocol.view() || (expected == View::default() && any()) {
             return Ok(());
         }
+        Err(self.wrong_view(client, expected))
+    }
+
+    fn wrong_view(&self, client: ClientId, expected: View) -> Outcome {
         let kept = self.executor.last_of(expected).unwrap_or_default();
-        Err(Outcome::WrongView { expected, kept, last: self.executor.clients().last(client) })
+        Outcome::WrongView { expected, kept, last: self.executor.clients().last(client) }
     }
 
     fn admit(&mut self, client: ClientId, number: RequestNumber) -> Admission {
@@ -300,6 +304,10 @@ impl<P: Protocol, S: StateMachine> Host<P, S> {
             match output {
                 Output::Execute(entry) => self.executor.execute(entry),
                 Output::Answer(op) => self.answer_early(op, effects),
+                Output::WrongView { client, number, expected } => {
+                    let outcome = self.wrong_view(client, expected);
+                    effects.push(self.reply(client, number, false, outcome));
+                }
                 Output::Commit { through, reply } => self.commit(through, reply, effects),
                 Output::Stable(through) => self.stabilise(through, effects),
                 Output::Rollback(keep) => {

@@ -25,6 +25,7 @@ pub mod log;
 pub mod machine;
 pub mod request;
 pub mod rng;
+pub mod stores;
 
 pub use contract::{
     CheckpointChunk, Identity, Input, InputOf, Output, Outputs, Protocol, Recovered, Report, Role,

@@ -6,6 +6,7 @@ use core::convert::Infallible;
 
 use smr::contract::{Input, Output, Protocol, Recovered, Report, Role, To, Trust};
 use smr::rng::Rng;
+use smr::stores::Stores;
 use smr::{
     Content, Durability, Incarnation, Log, Now, OpNumber, Outputs, Refusal, ReplicaId, Request,
     View, Viewstamp,
@@ -16,7 +17,7 @@ use crate::forgetful::Forgetful;
 use crate::message::{Incarnations, Message};
 use crate::recovery::Recovery;
 use crate::resync::CatchUp;
-use crate::storage::{Change, Stores};
+use crate::storage::Change;
 use crate::transfer::Transfer;
 use crate::view_change::Election;
 

@@ -1,38 +1,12 @@
-//! The disk as a peer: which batches are on their way, and what is known to be stored.
-//!
-//! Invariant: `disk` is a viewstamp of the present log (or its base), and everything up to it is on
-//! disk. A truncation therefore lowers it at once, before the disk has heard of it.
+//! The disk as a peer: what goes there in one batch, and what may be said once it is stored.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smr::contract::Output;
-use smr::{Content, Durability, Entry, Now, OpNumber, StoreBatch, StoreNumber, View, Viewstamp};
+use smr::{Content, Durability, Entry, Now, OpNumber, StoreBatch, StoreNumber, Viewstamp};
 
 use crate::replica::{Out, Replica};
-
-#[derive(Debug)]
-struct Outstanding {
-    number: StoreNumber,
-    issued_at: u64,
-    /// The log's last viewstamp on disk once the batch is stored.
-    disk: Viewstamp,
-    view: View,
-    bytes: usize,
-}
-
-/// The state of the disk.
-#[derive(Debug, Default)]
-pub(crate) struct Stores {
-    last: StoreNumber,
-    outstanding: VecDeque<Outstanding>,
-    /// The sum of their bytes.
-    backlog: usize,
-    disk: Viewstamp,
-    view: View,
-    trim: Option<OpNumber>,
-}
 
 /// What a batch does beside adopting the present view.
 #[derive(Default)]
@@ -40,55 +14,6 @@ pub(crate) struct Change {
     pub(crate) reset: Option<Viewstamp>,
     pub(crate) truncate: Option<OpNumber>,
     pub(crate) append: Vec<Arc<Entry>>,
-}
-
-impl Stores {
-    /// What the disk held at the start: nothing but the view in durability `memory`.
-    pub(crate) fn start(&mut self, view: View, disk: Viewstamp) {
-        self.view = view;
-        self.disk = disk;
-    }
-
-    /// diskOpMax.
-    pub(crate) fn disk(&self) -> Viewstamp {
-        self.disk
-    }
-
-    /// The highest view on disk.
-    pub(crate) fn view(&self) -> View {
-        self.view
-    }
-
-    /// Whether the disk owes an answer since before `since`, in [`Now::micros`].
-    pub(crate) fn stalled(&self, since: u64) -> bool {
-        self.outstanding.front().is_some_and(|batch| batch.issued_at < since)
-    }
-
-    /// Bytes of entries that the disk has not stored yet.
-    pub(crate) fn backlog(&self) -> usize {
-        self.backlog
-    }
-
-    /// Whether everything handed to the disk is stored.
-    pub(crate) fn idle(&self) -> bool {
-        self.outstanding.is_empty()
-    }
-
-    /// Entries up to `through` may go from the disk with the next batch.
-    pub(crate) fn trim(&mut self, through: OpNumber) {
-        self.trim = Some(through);
-    }
-
-    fn clamp(&mut self, keep: Viewstamp) {
-        for batch in &mut self.outstanding {
-            if batch.disk.op > keep.op {
-                batch.disk = keep;
-            }
-        }
-        if self.disk.op > keep.op {
-            self.disk = keep;
-        }
-    }
 }
 
 impl Replica {
@@ -102,11 +27,11 @@ impl Replica {
         if change.reset.is_some() {
             self.stores.clamp(Viewstamp::default());
         }
-        let newest = self.stores.outstanding.back().map_or(self.stores.view, |batch| batch.view);
+        let newest = self.stores.newest_view();
         let view = (self.view > newest).then_some(self.view);
         #[cfg(feature = "planted-bugs")]
         let view = if self.bug(crate::Bug::ViewNotPersisted) {
-            self.stores.view = self.view;
+            self.stores.start(self.view, self.stores.disk());
             None
         } else {
             view
@@ -116,27 +41,19 @@ impl Replica {
         if view.is_none() && empty {
             return;
         }
-        self.stores.last.0 += 1;
         // Votes and the acknowledgement of a view's first entry wait for the disk.
         let starts = |entry: &Arc<Entry>| entry.content == Content::ViewStart;
         let awaited = view.is_some() || change.append.iter().any(starts);
-        let disk = if self.logs() { self.log.last() } else { self.stores.disk };
+        let disk = if self.logs() { self.log.last() } else { self.stores.disk() };
         let bytes = change.append.iter().map(|entry| entry.size()).sum();
-        self.stores.backlog += bytes;
-        self.stores.outstanding.push_back(Outstanding {
-            number: self.stores.last,
-            issued_at: now.micros,
-            disk,
-            view: view.unwrap_or(newest),
-            bytes,
-        });
+        let number = self.stores.issue(now, disk, view.unwrap_or(newest), bytes);
         out.push(Output::Store(StoreBatch {
-            number: self.stores.last,
+            number,
             reset: change.reset,
             truncate: change.truncate,
             append: change.append,
             view,
-            trim: self.stores.trim.take().filter(|_| self.logs()),
+            trim: self.stores.take_trim().filter(|_| self.logs()),
         }));
         if self.lazy() && awaited {
             out.push(Output::Flush);
@@ -144,12 +61,7 @@ impl Replica {
     }
 
     pub(crate) fn on_stored(&mut self, now: Now, number: StoreNumber, out: &mut Out) {
-        while self.stores.outstanding.front().is_some_and(|batch| batch.number <= number) {
-            let batch = self.stores.outstanding.pop_front().expect("just seen");
-            self.stores.disk = batch.disk;
-            self.stores.backlog -= batch.bytes;
-            self.stores.view = self.stores.view.max(batch.view);
-        }
+        self.stores.on_stored(number);
         if self.recovery.is_some() {
             self.recovery_progress(now, out);
             return;

@@ -7,6 +7,7 @@ use smr::{ClientId, Viewstamp};
 use smr::{Content, Durability, Entry, Executor, OpNumber, Outcome, ReplicaId, RequestNumber};
 
 use super::Group;
+use super::clients::Operation;
 use super::service::Register;
 
 /// What a slot holds, for comparison.
@@ -49,6 +50,11 @@ impl Reference {
         self.slots.iter().filter(is).count()
     }
 
+    /// Whether an operation is in the stable log.
+    pub fn holds(&self, viewstamp: Viewstamp) -> bool {
+        self.slots.get(&viewstamp.op).is_some_and(|held| held.0 == viewstamp)
+    }
+
     pub fn stable(&self) -> OpNumber {
         self.executor.executed().op
     }
@@ -72,9 +78,11 @@ impl Reference {
 impl Group {
     /// After every step of a replica.
     pub(super) fn check(&mut self, id: ReplicaId) {
-        let machine = &self.machines[id.index()];
+        self.note_forgetful();
+        let machine = &mut self.machines[id.index()];
         let host = machine.host.as_ref().expect("it runs");
         let (replica, executor) = (host.protocol(), host.executor());
+        machine.whole |= replica.status() == Status::Normal;
         let point = replica.stable_point();
         let seen = self.reference.seen.entry((id.0, machine.life)).or_default();
         let from = *seen;
@@ -135,6 +143,9 @@ impl Group {
 
     /// Before a reply leaves.
     pub(super) fn check_reply(&self, id: ReplicaId, reply: &Reply) {
+        let durable = reply.reply.durable;
+        let is_known = durable.op <= self.reference.stable();
+        assert!(!is_known || durable.op.0 == 0 || self.reference.holds(durable), "{durable:?}");
         let Outcome::Done { position, .. } = &reply.reply.outcome else { return };
         let machine = &self.machines[id.index()];
         let view = reply.reply.view;
@@ -143,19 +154,35 @@ impl Group {
         assert!(self.plan.durability != Durability::Sync || on_disk, "a reply before its disk");
     }
 
+    /// A client has learned that an acknowledged write is lost.
+    pub(super) fn check_loss(&mut self, operation: &Operation) {
+        let (at, position, _) = operation.done.expect("it was acknowledged");
+        assert_eq!(self.plan.durability, Durability::Lazy, "lost: {operation:?}");
+        assert!(self.excused_at >= Some(at), "lost while f others remembered it: {operation:?}");
+        // Nor was it durable: what is durable is in the stable log of all.
+        assert!(!self.reference.holds(position), "lost from the middle: {operation:?}");
+        self.lost.push(position);
+    }
+
     /// Everything that was acknowledged is there, once, with the answer that was given; and the
     /// order of execution is one that the clients could have seen (linearizability: the register's
     /// history is what the reference executed, so it only has to respect real time).
     pub fn check_history(&self) {
+        let middle = self.lost.iter().find(|&&position| self.reference.holds(position));
+        assert_eq!(middle, None, "lost, while what came after it is there");
         let written = &self.reference.executor.machine().written;
         let mut done = Vec::new();
         for operation in &self.clients.operations {
-            let Some((returned, slot, found)) = operation.done else { continue };
             let value = operation.value;
+            if operation.lost {
+                assert!(!written.contains_key(&value), "lost, and there: {operation:?}");
+                continue;
+            }
+            let Some((returned, slot, found)) = operation.done else { continue };
             let Some(&(executed, before)) = written.get(&value) else {
                 panic!("acknowledged and lost: {operation:?}");
             };
-            assert!(executed <= slot.0, "{value} was executed after it was acknowledged");
+            assert!(executed <= slot.op.0, "{value} was executed after it was acknowledged");
             assert_eq!(found, before, "{value}: the client was told what never was");
             done.push((operation.called, returned, executed));
         }

@@ -2,9 +2,10 @@
 
 use super::Plan;
 use bytes::Bytes;
-use nopaxos::{Client, Reply, Send};
+use nopaxos::{Client, Loss, Reply, Send};
+use smr::client::OnLoss;
 use smr::rng::Rng;
-use smr::{ClientId, Incarnation, Now, OpNumber, RequestNumber};
+use smr::{ClientId, Incarnation, Now, RequestNumber, Viewstamp};
 
 /// One write as its client saw it.
 #[derive(Clone, Debug)]
@@ -14,7 +15,9 @@ pub struct Operation {
     pub value: u64,
     pub called: u64,
     /// When it was done, in which slot, and what it found.
-    pub done: Option<(u64, OpNumber, u64)>,
+    pub done: Option<(u64, Viewstamp, u64)>,
+    /// The client was told that it has no effect, or none any more.
+    pub lost: bool,
 }
 
 struct One {
@@ -35,10 +38,10 @@ impl Clients {
     pub fn new(plan: &Plan, rng: Rng) -> Clients {
         let one = |index: usize| {
             let id = ClientId { gateway: 100 + index as u32, incarnation: Incarnation(1) };
-            #[allow(unused_mut)]
             let mut machine = Client::new(id, plan.replicas, plan.client_retry, plan.datagram);
             #[cfg(feature = "planted-bugs")]
             machine.plant(plan.bug);
+            machine.on_loss(if plan.replay { OnLoss::Replay } else { OnLoss::Report });
             One { machine, next_at: 0 }
         };
         let all = (0..plan.clients).map(one).collect();
@@ -80,7 +83,14 @@ impl Clients {
         let one = &mut self.all[index];
         let Some(number) = one.machine.submit(now, body.into(), &mut sent) else { return };
         let called = now.micros;
-        self.operations.push(Operation { client: index, number, value, called, done: None });
+        self.operations.push(Operation {
+            client: index,
+            number,
+            value,
+            called,
+            done: None,
+            lost: false,
+        });
         sends.append(&mut sent);
     }
 
@@ -103,10 +113,15 @@ impl Clients {
         sends
     }
 
-    pub fn on_reply(&mut self, now: Now, bytes: Bytes) {
+    /// Returns the writes that a client has learned to be lost.
+    pub fn on_reply(&mut self, now: Now, bytes: Bytes) -> Vec<Operation> {
         let reply = Reply::decode(bytes).expect("what was encoded decodes");
         let index = (reply.reply.client.gateway - 100) as usize;
-        let Some(finished) = self.all[index].machine.on_reply(now, reply) else { return };
+        let finished = self.all[index].machine.on_reply(now, reply);
+        if let Some(loss) = self.all[index].machine.take_loss() {
+            return self.lose(index, &loss);
+        }
+        let Some(finished) = finished else { return Vec::new() };
         let operation = self
             .operations
             .iter_mut()
@@ -114,8 +129,26 @@ impl Clients {
             .find(|operation| (operation.client, operation.number) == (index, finished.number))
             .expect("it was asked");
         let found = u64::from_le_bytes(finished.body[..].try_into().unwrap_or_default());
-        assert!(operation.done.is_none(), "a request is done once");
-        operation.done = Some((now.micros, finished.position.op, found));
+        assert_eq!(operation.done.is_some(), finished.again, "a request is done once");
+        operation.done = Some((now.micros, finished.position, found));
         assert_eq!(finished.body.len(), 8, "the leader's answer carries the result");
+        Vec::new()
+    }
+
+    /// A client was told that the effects of what it asked beyond `last` are gone.
+    fn lose(&mut self, index: usize, loss: &Loss) -> Vec<Operation> {
+        let gone = |operation: &&mut Operation| {
+            operation.client == index && operation.number > loss.last && !operation.lost
+        };
+        let replays = loss.dropped.is_empty() && loss.replayed > 0;
+        let mut lost = Vec::new();
+        for operation in self.operations.iter_mut().filter(gone) {
+            operation.lost = !replays;
+            lost.push(operation.clone());
+        }
+        lost.retain(|operation| operation.done.is_some());
+        assert!(!lost.is_empty(), "nothing that was acknowledged is missing");
+        assert!(!replays || lost.len() == loss.replayed, "what is not durable is kept");
+        lost
     }
 }

@@ -3,14 +3,19 @@
 use nopaxos::{Status, Tally};
 use smr::{Durability, OpNumber, ReplicaId};
 
-use super::{Group, Mail, Plan};
+use super::{Group, Mail, Plan, Trap};
 
 impl Group {
     pub(super) fn fault(&mut self) {
         let length = [200, 1_000, 4_000, 9_000][self.rng.below(4) as usize];
         let until = self.now + 1 + self.rng.below(length);
         let id = self.victim();
-        match self.rng.below(12) {
+        if self.plan.disasters && self.rng.chance(1, 6) {
+            return self.disaster(until);
+        }
+        match self.rng.below(14) {
+            12 => self.trap = Some(Trap::Gap),
+            13 => self.trap = Some(Trap::Change),
             0..=2 => {
                 if self.host(id).is_some() && self.may_lose(id) {
                     self.kill(id, until);
@@ -42,6 +47,46 @@ impl Group {
                     self.kill(id, until);
                 }
                 self.post(0, Mail::NewSequencer);
+            }
+        }
+    }
+
+    /// The sequencer changes in the middle of a gap agreement or of a view change, and the leader
+    /// may go, too.
+    pub(super) fn spring(&mut self) {
+        let Some(trap) = self.trap else { return };
+        let is_sprung = |id: ReplicaId| {
+            self.runs(id)
+                && match trap {
+                    Trap::Gap => self.replica(id).waiting().2 > 0,
+                    Trap::Change => self.replica(id).status() == Status::ViewChange,
+                }
+        };
+        let Some(id) = self.ids().find(|&id| is_sprung(id)) else { return };
+        self.trap = None;
+        self.sprung[trap as usize] += 1;
+        let delay = self.rng.below(60);
+        self.post(delay, Mail::NewSequencer);
+        let newest = self.sequencers.len() - 1;
+        self.sequencers[newest].alive = self.rng.chance(1, 2);
+        let leader = self.replica(id).view_id().leader(self.plan.replicas);
+        let until = self.now + 500 + self.rng.below(3_000);
+        match self.rng.below(3) {
+            0 if self.host(leader).is_some() && self.may_lose(leader) => self.kill(leader, until),
+            1 => self.pause(leader, until),
+            _ => {}
+        }
+    }
+
+    /// All crash, or most.
+    pub fn disaster(&mut self, until: u64) {
+        if self.plan.durability == Durability::Memory {
+            return;
+        }
+        for id in self.ids() {
+            let restart = until + self.rng.below(2_000);
+            if self.host(id).is_some() && self.rng.chance(4, 5) {
+                self.kill(id, restart);
             }
         }
     }
@@ -89,6 +134,16 @@ impl Group {
         machine.resume_at = None;
         machine.restart_at = Some(restart_at);
         machine.disk.crash(stored);
+        machine.whole = false;
+        self.note_forgetful();
+    }
+
+    /// Keeps account of the times at which a crash may take what was acknowledged.
+    pub(super) fn note_forgetful(&mut self) {
+        let forgetful = self.machines.iter().filter(|machine| !machine.whole).count();
+        if forgetful > (usize::from(self.plan.replicas) - 1) / 2 {
+            self.excused_at = Some(self.now);
+        }
     }
 
     pub fn pause(&mut self, id: ReplicaId, until: u64) {
@@ -115,6 +170,7 @@ impl Group {
             machine.restart_at = machine.restart_at.map(|_| now);
             machine.resume_at = machine.resume_at.map(|_| now);
             machine.deaf = false;
+            machine.stuck = false;
         }
         self.cuts.clear();
         self.mute.clear();

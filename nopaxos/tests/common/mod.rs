@@ -44,6 +44,10 @@ pub struct Machine {
     installing: bool,
     /// Messages of the sequencers do not reach it.
     pub deaf: bool,
+    /// Its disk takes what it is given, and stores nothing.
+    pub stuck: bool,
+    /// It has not crashed since it was last in status Normal.
+    pub whole: bool,
     /// It runs again, or goes on, at this time.
     pub restart_at: Option<u64>,
     pub resume_at: Option<u64>,
@@ -93,6 +97,13 @@ pub struct Group {
     session: u32,
     pub cuts: Vec<(ReplicaId, ReplicaId, u64)>,
     pub reference: Reference,
+    /// When more than f replicas were forgetful last (durability `lazy`).
+    pub excused_at: Option<u64>,
+    /// Acknowledged writes that clients have learned to be lost.
+    pub lost: Vec<Viewstamp>,
+    /// What a fault waits for, and how often each has come.
+    pub trap: Option<Trap>,
+    pub sprung: [u64; 2],
     /// Multicast messages that a scenario loses: (session, number, replica).
     pub lose: BTreeSet<(u32, u64, u8)>,
     /// Multicast messages that a scenario has come later, by so much.
@@ -110,6 +121,18 @@ pub struct Group {
     pub story: bool,
 }
 
+/// What some faults wait for.
+#[derive(Clone, Copy, Debug)]
+pub enum Trap {
+    /// A gap is open.
+    Gap,
+    /// A view change is under way.
+    Change,
+}
+
+/// Beyond the end of any run, in microseconds.
+const NEVER: u64 = 1 << 40;
+
 /// More than this is a storm of messages, not a run.
 const MOST_EVENTS: u64 = 3_000_000;
 
@@ -124,6 +147,8 @@ impl Group {
             saved: Vec::new(),
             installing: false,
             deaf: false,
+            stuck: false,
+            whole: true,
             restart_at: None,
             resume_at: None,
             held: Vec::new(),
@@ -139,6 +164,10 @@ impl Group {
             session: 0,
             cuts: Vec::new(),
             reference: Reference::new(plan.durability),
+            excused_at: None,
+            lost: Vec::new(),
+            trap: None,
+            sprung: [0; 2],
             lose: BTreeSet::new(),
             late: BTreeMap::new(),
             lose_bodies: None,
@@ -256,7 +285,9 @@ impl Group {
                 }
                 Effect::Store(batch) => {
                     self.machines[id.index()].disk.take(batch);
+                    let is_stuck = self.machines[id.index()].stuck;
                     let delay = self.plan.disk_delay(&mut self.rng);
+                    let delay = if is_stuck { NEVER } else { delay };
                     self.post(delay, Mail::Stored { to: id, life });
                 }
                 Effect::Reply(reply) => {
@@ -387,6 +418,9 @@ impl Group {
             self.now = self.next_at().clamp(self.now, until);
             self.deliver();
             self.tick();
+            if storm {
+                self.spring();
+            }
             let sent = self.clients.act(self.clock());
             sent.into_iter().for_each(|send| self.client_sends(send));
             if storm && self.now >= self.fault_at {
@@ -498,7 +532,8 @@ impl Group {
             }
             Mail::Client { bytes } => {
                 let now = self.clock();
-                self.clients.on_reply(now, bytes);
+                let lost = self.clients.on_reply(now, bytes);
+                lost.iter().for_each(|operation| self.check_loss(operation));
             }
             Mail::Body { to, request } => self.step(to, Input::Event(Event::Body(request))),
             Mail::NewSequencer => self.new_sequencer(),

@@ -31,6 +31,10 @@ pub struct Plan {
     pub leg_loss: u64,
     pub late: u64,
     pub disk: u64,
+    /// Whether more than f replicas crash at a time, where disks remember.
+    pub disasters: bool,
+    /// Whether clients send again what such a crash has taken.
+    pub replay: bool,
     /// Microseconds with faults, and between two of them in the mean.
     pub storm: u64,
     pub fault_every: u64,
@@ -73,6 +77,8 @@ impl Plan {
             leg_loss: 0,
             late: 0,
             disk: 20,
+            disasters: false,
+            replay: false,
             storm: 0,
             fault_every: 1_000,
             #[cfg(feature = "planted-bugs")]
@@ -108,7 +114,9 @@ impl Plan {
             stray: pick(&mut rng, &[0, 0, 10, 50]),
             leg_loss: pick(&mut rng, &[0, 10, 50, 200]),
             late: pick(&mut rng, &[0, 10, 200]),
-            disk: pick(&mut rng, &[5, 60, 400]),
+            disk: pick(&mut rng, &[5, 60, 400, 1_500]),
+            disasters: rng.chance(1, 2),
+            replay: rng.chance(1, 2),
             storm: pick(&mut rng, &[10_000, 20_000, 40_000]),
             fault_every: pick(&mut rng, &[300, 1_000, 3_000]),
             ..calm

@@ -1,6 +1,7 @@
 //! Stories that more than one test tells.
 
-use smr::ReplicaId;
+use nopaxos::{Body, Lives, Message};
+use smr::{Incarnation, Input, ReplicaId};
 
 use super::{Group, Plan};
 
@@ -51,6 +52,40 @@ pub fn reply_of_a_former_life(plan: Plan) -> Group {
     group.run_for(9_000);
     let dead = group.now + 40_000;
     group.kill(ReplicaId(0), dead);
+    group.run_for(30_000);
+    group.settle();
+    group
+}
+
+/// The same with the promise of a NO-OP: the leader has not got a message that 1 has; 2 promises
+/// the NO-OP, crashes and forgets it, and the promise comes late. If the leader goes on with it,
+/// what it tells a client next was computed without that message, which the next leader has from 1.
+pub fn promise_of_a_former_life(plan: Plan) -> Group {
+    let mut group = idle(plan);
+    let (session, next) = group.next_message();
+    let (leader, other, forgetful) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
+    let slot = group.replica(leader).log().last().op.next();
+    group.lose.extend([(session, next, 0), (session, next, 2)]);
+    group.mute.push(("GapReply", None, None));
+    group.mute.push(("GapCommitRep", None, None));
+    group.mute.push(("GapCommit", None, Some(other.0)));
+    group.write(0);
+    group.write(1);
+    group.run_for(300);
+    assert_eq!(group.replica(forgetful).log().last().op.0, slot.0 + 1, "it has the NO-OP");
+    group.mute.push(("GapCommit", None, None));
+    let restart = group.now + 100;
+    group.kill(forgetful, restart);
+    group.run_for(2_000);
+    let view = group.replica(leader).view_id();
+    let mut lives = Lives::new(3);
+    lives.learn(forgetful, Incarnation(1));
+    let message = Message { view, lives, body: Body::GapCommitRep { slots: vec![slot] } };
+    let incarnation = Incarnation(1);
+    group.step(leader, Input::Message { from: forgetful, incarnation, message });
+    group.run_for(100);
+    let dead = group.now + 40_000;
+    group.kill(leader, dead);
     group.run_for(30_000);
     group.settle();
     group
