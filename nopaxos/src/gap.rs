@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use smr::{Entry, Incarnation, MAX_REPLICAS, Now, OpNumber, ReplicaId};
 
 use crate::bug::Bug;
+use crate::config::Timing;
 use crate::message::Body;
 use crate::replica::{Out, Replica};
 use crate::slots::{Slot, is_no_op};
@@ -59,14 +60,23 @@ impl Gaps {
     }
 
     /// When the next of them is to be decided, or to be asked for again.
-    pub(crate) fn next_at(&self, leads: bool, gap: u64, retry: u64) -> Option<u64> {
+    pub(crate) fn next_at(&self, leads: bool, timing: &Timing) -> Option<u64> {
+        let again = again(leads, timing);
         let at = |open: &Gap| match open.asked_at {
-            Some(_) if leads && open.agreed.is_none() => open.since + gap,
-            Some(at) => at + retry,
+            Some(at) if open.agreed.is_some() => at + timing.retry,
+            Some(at) if leads => (at + again).min(open.since + timing.gap),
+            Some(at) => at + again,
             None => 0,
         };
         self.open.values().map(at).min()
     }
+}
+
+/// After how long a dropped request is asked for again. Who was asked may have it and not know yet,
+/// behind a gap of its own that its receiver has not given up.
+fn again(leads: bool, timing: &Timing) -> u64 {
+    // A leader that looks for no time at all does not ask again; a follower does not give up.
+    if leads { timing.gap / 4 } else { (timing.gap / 4).max(timing.retry / 16) }
 }
 
 impl Replica {
@@ -88,10 +98,11 @@ impl Replica {
 
     /// Asks the leader, or as the leader everybody, for what was dropped.
     fn ask_for_gaps(&mut self, now: Now, out: &mut Out) {
-        let (leads, retry) = (self.leads(), self.config.timing.retry);
+        let leads = self.leads();
+        let again = again(leads, &self.config.timing);
         let mut slots = Vec::new();
         for (&slot, gap) in &mut self.gaps.open {
-            let is_due = gap.asked_at.is_none_or(|at| !leads && now.micros >= at + retry);
+            let is_due = gap.asked_at.is_none_or(|at| now.micros >= at + again);
             if gap.agreed.is_some() || !is_due {
                 continue;
             }
