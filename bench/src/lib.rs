@@ -6,17 +6,19 @@
 //! - [`chaos`] kills and pauses the replicas of a running group, or its sequencer, under checked
 //!   load;
 //! - [`loss`] tells what a crash of the whole group has taken from its clients;
-//! - [`lazy`] and [`mu`] draw the papers' figures.
+//! - [`lazy`], [`mu`] and [`order`] draw the papers' figures.
 //!
-//! Nothing but [`mu`], which measures replication without a program around it, knows how a replica
-//! works: everything but the index goes over the wire, as a user would.
+//! Nothing but [`mu`] and [`order`], which measure replication without a program around it, knows
+//! how a replica works: everything but the index goes over the wire, as a user would.
 
 #![forbid(unsafe_code)]
 
 pub mod chaos;
 pub mod checked;
 pub mod checker;
+mod checkpoints;
 pub mod client;
+mod cores;
 mod driver;
 #[cfg(test)]
 mod fake;
@@ -26,6 +28,7 @@ pub mod lazy;
 pub mod load;
 pub mod loss;
 pub mod mu;
+pub mod order;
 pub mod plot;
 mod report;
 mod sockets;

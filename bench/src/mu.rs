@@ -204,8 +204,11 @@ pub fn run(options: &MuOptions) -> Result<()> {
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     let bar = progress(options);
-    let mut points =
-        Points { load_before: load(), cores: options.cores.clone(), ..Points::default() };
+    let mut points = Points {
+        load_before: crate::cores::load(),
+        cores: options.cores.clone(),
+        ..Points::default()
+    };
     let mut failed = Ok(());
     for &part in &options.parts {
         let end = Instant::now() + Duration::from_secs(options.limit);
@@ -217,16 +220,11 @@ pub fn run(options: &MuOptions) -> Result<()> {
         }
     }
     bar.finish_and_clear();
-    points.load_after = load();
+    points.load_after = crate::cores::load();
     figures::write(&points, &options.out)?;
     figures::print(&points);
     println!("plots and points.json are in {}", options.out.display());
     failed
-}
-
-fn load() -> f64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }
 
 /// One part under way.

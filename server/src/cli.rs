@@ -115,6 +115,9 @@ pub enum Study {
     /// A process that `bench mu` starts
     #[command(hide = true)]
     MuProcess { job: String },
+    /// NOPaxos beside its rivals on one transport: latency, loss, scale and fail-over, as tables,
+    /// plots and JSON
+    Order(Box<bench::order::OrderOptions>),
     /// The index beside other ordered maps, in this process, as tables, plots and JSON
     Index(Box<bench::index::StudyOptions>),
 }

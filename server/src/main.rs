@@ -43,6 +43,7 @@ fn run() -> anyhow::Result<()> {
             Some(Study::Lazy(options)) => bench::lazy::run(&options),
             Some(Study::Mu(options)) => bench::mu::run(&options),
             Some(Study::MuProcess { job }) => bench::mu::process(&job),
+            Some(Study::Order(options)) => bench::order::run(&options),
             Some(Study::Index(options)) => bench::index::run(&options),
             None => {
                 let report = bench::load::run(&flags.load)?;

@@ -10,7 +10,8 @@ use fabric::{Access, Geometry, GrantNumber, Place, RegionId, RegionSpec, Status}
 use smr::ReplicaId;
 
 use super::job::{Outcome, Seat, Spread, Throughput, histogram};
-use super::process::{REPLICAS, attach, monotonic, pin, preempted};
+use super::process::{REPLICAS, attach, monotonic};
+use crate::cores::{pin, preempted};
 
 const RING: RegionId = RegionId(0);
 /// By follower: how many entries it has read.

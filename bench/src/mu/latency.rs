@@ -13,8 +13,9 @@ use hdrhistogram::Histogram;
 use smr::{Context, OpNumber, StateMachine};
 
 use super::job::{Attachment, Latency, Outcome, Seat, Spread, Work, histogram};
-use super::process::{Process, monotonic, pin, preempted};
+use super::process::{Process, monotonic};
 use super::service::{Requests, requests};
+use crate::cores::{pin, preempted};
 
 /// How often an application that has asked looks for the answer before it gives up its core: tens
 /// of microseconds.

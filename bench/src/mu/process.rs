@@ -10,7 +10,6 @@ use bytes::Bytes;
 use fabric::shm::{Endpoint, Window};
 use fabric::{Access, Fabric, RegionId, RegionSpec};
 use mu::{Config, Event, Limits, Memory, Operation, Replica, Timing};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use smr::contract::{Input, Protocol, Recovered, Role, Trust};
 use smr::{
@@ -20,6 +19,7 @@ use smr::{
 
 use super::job::{Seat, Work};
 use super::mail::Mail;
+use crate::cores::pin;
 
 /// [Mu] 7: all experiments show 3-way replication.
 pub(super) const REPLICAS: u8 = 3;
@@ -178,16 +178,16 @@ impl<S: StateMachine> Process<S> {
                 }
                 Effect::Send(to, message) => self.mail.send(to, &message),
                 Effect::WriteCheckpoint(position) => {
-                    let bytes = self.mail.write(&mut self.host);
+                    let bytes = self.mail.checkpoints.write(&mut self.host);
                     self.inputs.push_back(Input::CheckpointWritten { position, bytes });
                 }
                 Effect::ReadCheckpoint { to, position, offset } => {
-                    let chunk = self.mail.read(position, offset);
+                    let chunk = self.mail.checkpoints.read(position, offset);
                     self.inputs.push_back(Input::CheckpointChunk { to, chunk });
                 }
-                Effect::SaveChunk(chunk) => self.mail.save(&chunk),
+                Effect::SaveChunk(chunk) => self.mail.checkpoints.save(&chunk),
                 Effect::InstallState(position) => {
-                    let installed = self.mail.install(position, &mut self.host);
+                    let installed = self.mail.checkpoints.install(position, &mut self.host);
                     installed.expect("checkpoints are whole");
                     self.inputs.push_back(Input::StateInstalled(Some(position)));
                 }
@@ -390,20 +390,4 @@ pub(super) fn attach(endpoint: &mut Endpoint, seat: &Seat) -> Result<()> {
 
 fn socket(folder: &Path, id: u8) -> PathBuf {
     folder.join(format!("{id}.socket"))
-}
-
-/// Keeps this thread on a core. Where that is not allowed the figures say more of the scheduler.
-pub(super) fn pin(core: usize) {
-    let mut set = CpuSet::new();
-    set.set(core);
-    if let Err(error) = sched_setaffinity(None, &set) {
-        eprintln!("not pinned to core {core}: {error}");
-    }
-}
-
-/// How often this thread was made to give up its core.
-pub(super) fn preempted() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

@@ -7,8 +7,9 @@ use anyhow::Result;
 use smr::StateMachine;
 
 use super::job::{Outcome, Seat, Service, Spread, Throughput, Work, histogram};
-use super::process::{Process, monotonic, preempted};
+use super::process::{Process, monotonic};
 use super::service::requests;
+use crate::cores::preempted;
 
 /// Commands that an order book is given at most.
 const ORDERS: u64 = 4_000_000;
