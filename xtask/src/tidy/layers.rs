@@ -80,7 +80,6 @@ const LAYERS: &[Layer] = &[
             "oum",
             "nopaxos",
             "baselines",
-            "sequencer",
             "kv",
             "orderbook",
             "indexbench",
