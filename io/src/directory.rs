@@ -1,6 +1,6 @@
 //! A replica's data directory: formatting it, and opening it with all that it takes to trust it.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,8 +17,6 @@ use crate::log_writer::LogWriter;
 use crate::replay;
 use crate::segments::{LOG, Segments, Settings};
 use crate::{Error, Finding, Syncing};
-
-const LOCK: &str = "lock";
 
 /// What a new data directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +86,7 @@ impl Directory {
         assert!(format.replicas <= smr::MAX_REPLICAS, "a group has at most 9 replicas");
         assert!(format.trust != Trust::Intact, "a directory without content is not intact");
         let folder = Folder::create(path, Syncing::On)?;
-        let _lock = lock(&folder)?;
+        let _lock = folder.lock()?;
         // A log without an identity is somebody's data as well.
         if folder.names()?.iter().any(|name| name == identity::FILE || name == LOG) {
             return Err(Error::AlreadyFormatted(path.to_owned()));
@@ -122,7 +120,7 @@ impl Directory {
         }
         let folder = Folder::open(path, settings.syncing)?;
         DiskIdentity::load(&folder)?; // no lock file where there is no replica
-        let lock = lock(&folder)?;
+        let lock = folder.lock()?;
         let mut identity = DiskIdentity::load(&folder)?;
         let mut findings = Vec::new();
         let checkpoint = checkpoint::recover(&folder, &identity, &mut findings)?;
@@ -304,14 +302,4 @@ impl Directory {
 /// A panic elsewhere leaves these values whole: each is replaced in one step.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock(folder: &Folder) -> Result<File, Error> {
-    let path = folder.path_of(LOCK);
-    let file = folder.create_file(LOCK)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked(folder.path().to_owned())),
-        Err(TryLockError::Error(e)) => Err(Error::os("lock", &path, e)),
-    }
 }

@@ -1,12 +1,15 @@
 //! One directory: every change of its entries is followed by an fsync of the directory, so that it
 //! holds after a power cut.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+
+/// Held while a process uses the directory.
+const LOCK: &str = "lock";
 
 /// Whether fsync is called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,20 +34,24 @@ impl Syncing {
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     path: PathBuf,
     handle: File,
     syncing: Syncing,
 }
 
 impl Folder {
-    pub(crate) fn open(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// The operating system's, as everywhere here.
+    pub fn open(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
         let handle = File::open(path).map_err(|e| Error::os("open", path, e))?;
         Ok(Folder { path: path.to_owned(), handle, syncing })
     }
 
     /// Opens the directory, which is made first where it is missing; its parent must exist.
-    pub(crate) fn create(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
+    pub fn create(path: &Path, syncing: Syncing) -> Result<Folder, Error> {
         match std::fs::create_dir(path) {
             Ok(()) => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -56,7 +63,8 @@ impl Folder {
         Folder::open(path, syncing)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -64,12 +72,13 @@ impl Folder {
         self.syncing
     }
 
-    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+    /// Where a file of it is.
+    pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Makes creations, renames and removals hold.
-    pub(crate) fn sync(&self) -> Result<(), Error> {
+    pub fn sync(&self) -> Result<(), Error> {
         match self.syncing {
             Syncing::On => self.handle.sync_all().map_err(|e| Error::os("fsync", &self.path, e)),
             Syncing::UnsafeOff => Ok(()),
@@ -77,14 +86,14 @@ impl Folder {
     }
 
     /// Bytes that may still be allocated.
-    pub(crate) fn free(&self) -> Result<u64, Error> {
+    pub fn free(&self) -> Result<u64, Error> {
         let stat = rustix::fs::fstatvfs(&self.handle)
             .map_err(|e| Error::os("statvfs", &self.path, e.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     /// The names that are valid UTF-8, in no order.
-    pub(crate) fn names(&self) -> Result<Vec<String>, Error> {
+    pub fn names(&self) -> Result<Vec<String>, Error> {
         let list = |e| Error::os("list", &self.path, e);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(list)? {
@@ -133,13 +142,26 @@ impl Folder {
     }
 
     /// Removes a file. The directory is not synced.
-    pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
         let path = self.path_of(name);
         std::fs::remove_file(&path).map_err(|e| Error::os("remove", &path, e))
     }
 
+    /// Keeps other processes out while the file lives that is returned.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if one is at work.
+    pub fn lock(&self) -> Result<File, Error> {
+        let file = self.create_file(LOCK)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(Error::Locked(self.path.clone())),
+            Err(TryLockError::Error(e)) => Err(Error::os("lock", &self.path_of(LOCK), e)),
+        }
+    }
+
     /// Puts `bytes` in the place of the file's content: after a crash it holds the old or the new.
-    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let temporary = format!("{name}.tmp");
         let path = self.path_of(&temporary);
         let mut file = self.create_file(&temporary)?;

@@ -1,4 +1,5 @@
-//! The disk of one replica: its identity, its log, its checkpoints.
+//! The disk of one replica: its identity, its log, its checkpoints; and journals, for a store that
+//! keeps several logs.
 //!
 //! ```text
 //! DATA/lock                      held while a process uses the directory
@@ -23,6 +24,7 @@ mod finding;
 mod folder;
 mod identity;
 mod incoming;
+mod journal;
 mod log_writer;
 mod record;
 mod replay;
@@ -33,7 +35,8 @@ pub use checkpoint::{CheckpointReader, CheckpointWriter};
 pub use directory::{Directory, Format, Opened};
 pub use error::Error;
 pub use finding::Finding;
-pub use folder::Syncing;
+pub use folder::{Folder, Syncing};
 pub use identity::DiskIdentity;
+pub use journal::{Journal, JournalWriter};
 pub use log_writer::LogWriter;
 pub use segments::Settings;

@@ -5,9 +5,8 @@
 //! that one. A flush takes the trees away from under the store; the checkpoint still has them, and
 //! nobody changes them then. `Expiry` follows from `Keys` and is not written.
 //!
-//! A chunk: a version byte, then records: 1, totals (3 x u64); 4, the time of the next flush (u64,
-//! only if one is due); or 2 (key) or 3 (field), key length u32, key, stamp u64, expire_ms u64,
-//! value length u32, value. Little-endian.
+//! A chunk: a version byte, then records: 1, totals (3 x u64), and what image.rs describes (the time
+//! of the next flush only if one is due). Little-endian.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,18 +15,11 @@ use std::sync::Arc;
 use masstree::Guard;
 use smr::BadCheckpoint;
 
-use crate::items::Facts;
+use crate::image::{self, LARGEST_COUNT, Reader, Record, TOTALS};
 use crate::store::{Space, Store, Totals, Trees};
-use crate::value::{Head, Header, Kind, Value, ids_of, value};
+use crate::value::Value;
 
 const VERSION: u8 = 1;
-const TOTALS: u8 = 1;
-const KEY: u8 = 2;
-const FIELD: u8 = 3;
-const FLUSH: u8 = 4;
-
-/// No group lives long enough to count further; versions have 56 bits.
-const LARGEST_COUNT: u64 = 1 << 55;
 
 /// A checkpoint that is being written.
 pub(crate) struct Checkpoint {
@@ -80,8 +72,7 @@ impl Checkpoint {
                 out.extend_from_slice(&number.to_le_bytes());
             }
             if totals.flush_ms != 0 {
-                out.push(FLUSH);
-                out.extend_from_slice(&totals.flush_ms.to_le_bytes());
+                image::push_flush_at(out, totals.flush_ms);
             }
         }
         while self.space < Space::Expiry {
@@ -106,7 +97,6 @@ impl Checkpoint {
     /// Writes the cursor's tree from the cursor on until `out` has `end` bytes; returns the first
     /// key not written. Writes at least one.
     fn write_space(&self, end: usize, out: &mut Vec<u8>, guard: &Guard) -> Option<Vec<u8>> {
-        let tag = if self.space == Space::Keys { KEY } else { FIELD };
         let first = out.len();
         let mut stopped = None;
         let mut write = |key: &[u8], image: Option<&Value>| {
@@ -114,8 +104,8 @@ impl Checkpoint {
                 stopped = Some(key.to_vec());
                 return false;
             }
-            if let Some(image) = image {
-                push_record(out, tag, key, image);
+            if image.is_some() {
+                image::push(out, self.space, key, image);
             }
             true
         };
@@ -144,42 +134,6 @@ impl Checkpoint {
     }
 }
 
-fn push_record(out: &mut Vec<u8>, tag: u8, key: &[u8], image: &Value) {
-    let header = &image.header.header;
-    out.push(tag);
-    out.extend_from_slice(&(key.len() as u32).to_le_bytes());
-    out.extend_from_slice(key);
-    out.extend_from_slice(&header.stamp().to_le_bytes());
-    out.extend_from_slice(&header.expire_ms.to_le_bytes());
-    out.extend_from_slice(&(image.slice.len() as u32).to_le_bytes());
-    out.extend_from_slice(&image.slice);
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], BadCheckpoint> {
-        let (bytes, rest) = self.0.split_at_checked(len).ok_or(BadCheckpoint)?;
-        self.0 = rest;
-        Ok(bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadCheckpoint> {
-        let (bytes, rest) = self.0.split_first_chunk::<N>().ok_or(BadCheckpoint)?;
-        self.0 = rest;
-        Ok(*bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, BadCheckpoint> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn string(&mut self) -> Result<&'a [u8], BadCheckpoint> {
-        let len = u32::from_le_bytes(self.array()?);
-        self.bytes(len as usize)
-    }
-}
-
 /// Adds what a chunk holds to the store.
 pub(crate) fn restore(store: &mut Store, chunk: &[u8], guard: &Guard) -> Result<(), BadCheckpoint> {
     let mut from = Reader(chunk);
@@ -196,37 +150,12 @@ pub(crate) fn restore(store: &mut Store, chunk: &[u8], guard: &Guard) -> Result<
             store.totals = Totals { changes, next_hash, expired, flush_ms: 0 };
             continue;
         }
-        if tag == FLUSH {
-            store.totals.flush_ms = from.u64()?;
-            continue;
-        }
-        let key = from.string()?;
-        let header = Header::from_stamp(from.u64()?, from.u64()?).ok_or(BadCheckpoint)?;
-        let bytes = from.string()?;
-        let sound = key.len() <= crate::MAX_KEY_LEN
-            && match (tag, header.kind()) {
-                (KEY, Kind::String) => true,
-                (KEY, Kind::Item) => Facts::split(bytes).is_some(),
-                (KEY, kind) => {
-                    ids_of(kind).zip(Head::from_bytes(bytes)).is_some_and(|(ids, head)| {
-                        head.id <= store.totals.next_hash.saturating_sub(ids)
-                            && head.id < store.totals.next_hash
-                            && head.count <= LARGEST_COUNT
-                    })
-                }
-                _ => false,
-            };
-        let field = tag == FIELD
-            && header.kind() == Kind::Field
-            && (8..=crate::MAX_KEY_LEN + 16).contains(&key.len());
-        if sound {
-            store.restore_key(key, value(header, bytes), guard);
-        } else if field {
-            let shared = bytes.is_empty() && header == store.nothing.header.header;
-            let entry = if shared { store.nothing.clone() } else { value(header, bytes) };
-            store.exchange(Space::Fields, key, Some(entry), guard);
-        } else {
-            return Err(BadCheckpoint);
+        match from.record(tag)? {
+            Record::Entry(entry) if entry.ids().is_none_or(|end| end <= store.totals.next_hash) => {
+                entry.put(store, guard);
+            }
+            Record::FlushAt(flush_ms) => store.totals.flush_ms = flush_ms,
+            Record::Entry(_) | Record::Flush => return Err(BadCheckpoint),
         }
     }
     Ok(())

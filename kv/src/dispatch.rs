@@ -39,7 +39,7 @@ impl StateMachine for Store {
         self.begin();
         if self.flush_is_due(context.unix_ms) {
             self.flush();
-            self.totals.flush_ms = 0;
+            self.set_flush_ms(0);
         }
         self.sweep(context.unix_ms, SWEEP_ON_THE_SIDE, guard);
         let seed = mix(mix(context.position.0) ^ u64::from(context.index));
@@ -127,13 +127,13 @@ impl StateMachine for Store {
     }
 }
 
-const MALFORMED: &str = "ERR malformed request";
+pub(crate) const MALFORMED: &str = "ERR malformed request";
 const UNKNOWN: &str = "ERR unknown command";
 const LOCAL: &str = "ERR the command cannot be executed here";
 const NESTED: &str = "ERR a transaction holds commands only";
 
 impl Store {
-    fn apply_item<'a>(
+    pub(crate) fn apply_item<'a>(
         &mut self,
         around: &mut Surroundings<'_>,
         protocol: Protocol,
@@ -162,7 +162,7 @@ impl Store {
         }
     }
 
-    fn read_item<'a>(
+    pub(crate) fn read_item<'a>(
         &self,
         around: &mut Surroundings<'_>,
         protocol: Protocol,
@@ -240,8 +240,8 @@ impl Store {
             (Err(error), _) => Err(error),
             (Ok(()), Run::Local) => Err(Error::Text(LOCAL)),
             (Ok(()), Run::Read(run)) => {
-                if self.sizes.expiring > 0 {
-                    self.settle_all(keys(spec, args), around);
+                if self.sizes().expiring > 0 {
+                    self.settle_all(table::keys(spec, args), around);
                 }
                 let mut expired = Vec::new();
                 let result = run(&mut around.read(self, protocol, &mut expired, true), args);
@@ -332,20 +332,8 @@ fn check(spec: &Spec, args: &[&[u8]]) -> Result<(), Error> {
     if !spec.accepts(args.len() + 1) {
         return Err(Error::Arity);
     }
-    if keys(spec, args).any(|key| key.len() > crate::MAX_KEY_LEN) {
+    if table::keys(spec, args).any(|key| key.len() > crate::MAX_KEY_LEN) {
         return Err(Error::KeyTooLong);
     }
     Ok(())
-}
-
-/// The arguments that are keys.
-#[inline]
-fn keys<'a>(spec: &Spec, args: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
-    let last = match usize::try_from(spec.last_key) {
-        Ok(last) => last.min(args.len()),
-        Err(_) => args.len(),
-    };
-    let first = usize::from(spec.first_key.unsigned_abs()).checked_sub(1);
-    let range = first.and_then(|first| args.get(first..last)).unwrap_or_default();
-    range.iter().copied().step_by(usize::from(spec.step.unsigned_abs()).max(1))
 }

@@ -11,7 +11,7 @@ use crate::value::{Head, Kind, Value, entries_of, text};
 
 /// `DBSIZE`
 pub(crate) fn dbsize(call: &mut ReadCall<'_>, _args: &[&[u8]]) -> Outcome {
-    write::integer(call.reply, call.store.sizes.keys as i64);
+    write::integer(call.reply, call.store.sizes().keys as i64);
     Ok(())
 }
 

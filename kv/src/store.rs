@@ -3,15 +3,20 @@
 //! Three trees: `Keys` (key to value, or to the head of a collection), `Fields` (a collection's id,
 //! big-endian, then field, member or index), and `Expiry` (the time when the key or a field of it
 //! expires first, big-endian, then key). A flush swaps all three for empty ones.
+//!
+//! A store has its trees for itself and keeps what undoes a request; or it is one of several on the
+//! same trees and keeps what repeats it (`shared`).
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use masstree::{Guard, Masstree};
 use smallvec::SmallVec;
 
 use crate::checkpoint::Checkpoint;
+use crate::image;
+use crate::shared::Shared;
 use crate::value::{HashHead, Header, Kind, Value, due_ms, entries_of, value};
 
 /// Which tree.
@@ -23,16 +28,49 @@ pub(crate) enum Space {
 }
 
 /// The trees, swapped as one.
-pub(crate) struct Trees([Masstree<Value>; 3]);
+pub(crate) struct Trees {
+    trees: [Masstree<Value>; 3],
+    /// [`Sizes`]: keys, expiring, bytes. Relaxed, here and where they change: each stands for
+    /// itself, and who must see a change of its own key's has that key's lock.
+    sizes: [AtomicU64; 3],
+}
 
 impl Trees {
     pub(crate) fn new() -> Arc<Trees> {
-        Arc::new(Trees([Masstree::new(), Masstree::new(), Masstree::new()]))
+        let trees = [Masstree::new(), Masstree::new(), Masstree::new()];
+        Arc::new(Trees { trees, sizes: Default::default() })
     }
 
     #[inline]
     pub(crate) fn of(&self, space: Space) -> &Masstree<Value> {
-        &self.0[space as usize]
+        &self.trees[space as usize]
+    }
+
+    #[inline]
+    pub(crate) fn sizes(&self) -> Sizes {
+        let [keys, expiring, bytes] = &self.sizes;
+        let size = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Sizes { keys: size(keys), expiring: size(expiring), bytes: size(bytes) }
+    }
+
+    /// An entry was put into a tree, or removed, with these weights.
+    #[inline]
+    fn count(&self, space: Space, come: Option<u64>, gone: Option<u64>) {
+        let [keys, expiring, bytes] = &self.sizes;
+        let grown = come.unwrap_or(0).wrapping_sub(gone.unwrap_or(0));
+        if grown != 0 {
+            bytes.fetch_add(grown, Ordering::Relaxed);
+        }
+        let entries = match space {
+            Space::Keys => keys,
+            Space::Expiry => expiring,
+            Space::Fields => return,
+        };
+        match (come, gone) {
+            (Some(_), None) => entries.fetch_add(1, Ordering::Relaxed),
+            (None, Some(_)) => entries.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
     }
 }
 
@@ -107,7 +145,7 @@ enum Change {
     /// The key's value in a tree; the key is the next `key_len` bytes of the arena.
     Value { space: Space, key_len: u32, previous: Option<Value> },
     /// All trees.
-    Flush { trees: Arc<Trees>, sizes: Sizes },
+    Flush { trees: Arc<Trees> },
 }
 
 /// What it takes to undo one request: the pre-images of what it changed, in order.
@@ -128,7 +166,6 @@ impl std::fmt::Debug for Undo {
 pub struct Store {
     pub(crate) trees: Arc<Trees>,
     pub(crate) totals: Totals,
-    pub(crate) sizes: Sizes,
     pub(crate) limits: Limits,
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Counts the reads that draw at random outside the log; not part of the state.
@@ -137,6 +174,12 @@ pub struct Store {
     /// The value of entries that are no more than their key, shared by all.
     pub(crate) nothing: Value,
     undo: Undo,
+    /// What this store has in common with others.
+    pub(crate) shared: Option<Arc<Shared>>,
+    /// Where there are others: what was changed, for `redo`.
+    pub(crate) redo: Vec<u8>,
+    /// Of which turn of the shared trees these are.
+    pub(crate) turn: u64,
 }
 
 impl Default for Store {
@@ -147,7 +190,7 @@ impl Default for Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("totals", &self.totals).field("sizes", &self.sizes).finish()
+        f.debug_struct("Store").field("totals", &self.totals).field("sizes", &self.sizes()).finish()
     }
 }
 
@@ -175,34 +218,41 @@ fn expiry_entry(expire_ms: u64, key: &[u8]) -> Vec<u8> {
 impl Store {
     /// An empty store.
     pub fn new(limits: Limits) -> Store {
+        Store::with(Trees::new(), limits, None)
+    }
+
+    pub(crate) fn with(trees: Arc<Trees>, limits: Limits, shared: Option<Arc<Shared>>) -> Store {
         Store {
-            trees: Trees::new(),
+            trees,
             totals: Totals::default(),
-            sizes: Sizes::default(),
             limits,
             checkpoint: None,
             draws: AtomicU64::new(0),
             mark: value(Header::new(Kind::Mark, 0, 0), b""),
             nothing: value(Header::new(Kind::Field, 0, 0), b""),
             undo: Undo::default(),
+            shared,
+            redo: Vec::new(),
+            turn: 0,
         }
     }
 
     /// Numbers for INFO.
     pub fn stats(&self) -> Stats {
-        Stats {
-            keys: self.sizes.keys,
-            expiring: self.sizes.expiring,
-            bytes: self.sizes.bytes,
-            expired: self.totals.expired,
-        }
+        let Sizes { keys, expiring, bytes } = self.sizes();
+        let expired = self.shared.as_ref().map_or(self.totals.expired, |shared| shared.expired());
+        Stats { keys, expiring, bytes, expired }
+    }
+
+    #[inline]
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.trees.sizes()
     }
 
     /// Drops all state, and the checkpoint in progress.
     pub(crate) fn reset(&mut self) {
         self.trees = Trees::new();
         self.totals = Totals::default();
-        self.sizes = Sizes::default();
         self.checkpoint = None;
         self.undo = Undo::default();
     }
@@ -210,6 +260,7 @@ impl Store {
     /// Starts to note changes for one request.
     pub(crate) fn begin(&mut self) {
         self.undo = Undo { totals: self.totals, ..Undo::default() };
+        self.redo.clear();
     }
 
     /// Ends the request: what was noted.
@@ -227,10 +278,7 @@ impl Store {
                     self.exchange(space, &undo.keys[start..end], previous, guard);
                     end = start;
                 }
-                Change::Flush { trees, sizes } => {
-                    self.trees = trees;
-                    self.sizes = sizes;
-                }
+                Change::Flush { trees } => self.trees = trees,
             }
         }
         self.totals = undo.totals;
@@ -239,7 +287,10 @@ impl Store {
     /// The next version, for a change about to be made.
     #[inline]
     pub(crate) fn next_version(&mut self) -> u64 {
-        self.totals.changes += 1;
+        self.totals.changes = match &self.shared {
+            None => self.totals.changes + 1,
+            Some(shared) => shared.tick(),
+        };
         self.totals.changes
     }
 
@@ -250,9 +301,26 @@ impl Store {
 
     /// The first of the ids of a collection about to be made.
     pub(crate) fn next_ids(&mut self, count: u64) -> u64 {
-        let id = self.totals.next_hash;
+        let id = match &self.shared {
+            None => self.totals.next_hash,
+            Some(shared) => shared.take_ids(count),
+        };
         self.totals.next_hash = id.wrapping_add(count);
         id
+    }
+
+    /// When all keys are to be removed, in milliseconds since 1970; 0 for never.
+    fn flush_ms(&self) -> u64 {
+        self.shared.as_ref().map_or(self.totals.flush_ms, |shared| shared.flush_ms())
+    }
+
+    pub(crate) fn set_flush_ms(&mut self, flush_ms: u64) {
+        if let Some(shared) = &self.shared
+            && shared.set_flush_ms(flush_ms) != flush_ms
+        {
+            image::push_flush_at(&mut self.redo, flush_ms);
+        }
+        self.totals.flush_ms = flush_ms;
     }
 
     /// The write primitive: sets or removes a key of a tree, and returns what it had.
@@ -264,6 +332,12 @@ impl Store {
         value: Option<Value>,
         guard: &Guard,
     ) -> Option<Value> {
+        if self.shared.is_some() {
+            if space != Space::Expiry {
+                image::push(&mut self.redo, space, key, value.as_ref());
+            }
+            return self.exchange(space, key, value, guard);
+        }
         let previous = self.exchange(space, key, value, guard);
         self.undo.keys.extend_from_slice(key);
         let change = Change::Value { space, key_len: key.len() as u32, previous: previous.clone() };
@@ -280,21 +354,14 @@ impl Store {
         value: Option<Value>,
         guard: &Guard,
     ) -> Option<Value> {
-        let added = value.as_ref().map_or(0, |value| weight(space, key, value));
-        let present = value.is_some();
+        let come = value.as_ref().map(|value| weight(space, key, value));
         let tree = self.trees.of(space);
         let previous = match value {
             Some(value) => tree.put(key, value, guard),
             None => tree.remove(key, guard),
         };
-        let removed = previous.as_ref().map_or(0, |value| weight(space, key, value));
-        self.sizes.bytes = self.sizes.bytes + added - removed;
-        let (gone, come) = (u64::from(previous.is_some()), u64::from(present));
-        match space {
-            Space::Keys => self.sizes.keys = self.sizes.keys + come - gone,
-            Space::Expiry => self.sizes.expiring = self.sizes.expiring + come - gone,
-            Space::Fields => {}
-        }
+        let gone = previous.as_ref().map(|value| weight(space, key, value));
+        self.trees.count(space, come, gone);
         if let Some(checkpoint) = &mut self.checkpoint {
             checkpoint.keep(&self.trees, space, key, &previous);
         }
@@ -345,10 +412,10 @@ impl Store {
         previous
     }
 
-    /// Adds a key read from a checkpoint, with its entry in the expiry index.
-    pub(crate) fn restore_key(&mut self, key: &[u8], value: Value, guard: &Guard) {
-        let due = due_ms(&value);
-        let previous = self.exchange(Space::Keys, key, Some(value), guard);
+    /// Sets or removes a key as a checkpoint or a log says, with its entry in the expiry index.
+    pub(crate) fn restore_key(&mut self, key: &[u8], value: Option<Value>, guard: &Guard) {
+        let due = value.as_ref().map_or(0, due_ms);
+        let previous = self.exchange(Space::Keys, key, value, guard);
         let before = previous.as_ref().map_or(0, due_ms);
         if before != 0 {
             self.exchange(Space::Expiry, &expiry_entry(before, key), None, guard);
@@ -366,6 +433,9 @@ impl Store {
         if value.header.header.is_expired(unix_ms) {
             self.replace(key, None, guard);
             self.totals.expired += 1;
+            if let Some(shared) = &self.shared {
+                shared.count_expired();
+            }
             self.next_version();
             return None;
         }
@@ -463,26 +533,32 @@ impl Store {
     /// Swaps all trees for empty ones.
     pub(crate) fn flush(&mut self) {
         let trees = std::mem::replace(&mut self.trees, Trees::new());
-        let sizes = std::mem::take(&mut self.sizes);
-        self.undo.changes.push(Change::Flush { trees, sizes });
+        match &self.shared {
+            None => self.undo.changes.push(Change::Flush { trees }),
+            Some(shared) => {
+                shared.swap(&self.trees);
+                image::push_flush(&mut self.redo);
+            }
+        }
         self.next_version();
     }
 
     /// Whether the time has come to remove all keys.
     #[inline]
     pub(crate) fn flush_is_due(&self, unix_ms: u64) -> bool {
-        self.totals.flush_ms != 0 && self.totals.flush_ms <= unix_ms
+        let flush_ms = self.flush_ms();
+        flush_ms != 0 && flush_ms <= unix_ms
     }
 
     /// When something is to be done that no command asks for.
     pub(crate) fn next_due(&self, guard: &Guard) -> Option<u64> {
-        let flush = Some(self.totals.flush_ms).filter(|&time| time != 0);
+        let flush = Some(self.flush_ms()).filter(|&time| time != 0);
         self.earliest_expiry(guard).into_iter().chain(flush).min()
     }
 
     /// The time of the first key to expire.
     fn earliest_expiry(&self, guard: &Guard) -> Option<u64> {
-        if self.sizes.expiring == 0 {
+        if self.sizes().expiring == 0 {
             return None;
         }
         let mut earliest = None;
@@ -496,10 +572,17 @@ impl Store {
 
     /// Settles at most `limit` keys whose time has come, the oldest first.
     pub(crate) fn sweep(&mut self, unix_ms: u64, limit: usize, guard: &Guard) {
-        if self.sizes.expiring == 0 {
-            return;
+        for key in self.due_keys(unix_ms, limit, guard) {
+            self.settle(&key, unix_ms, guard);
         }
+    }
+
+    /// At most `limit` keys whose time has come, the oldest first.
+    pub(crate) fn due_keys(&self, unix_ms: u64, limit: usize, guard: &Guard) -> Vec<Vec<u8>> {
         let mut due: Vec<Vec<u8>> = Vec::new();
+        if self.sizes().expiring == 0 {
+            return due;
+        }
         let tree = self.trees.of(Space::Expiry);
         tree.scan(Bound::Unbounded, guard, |entry, _| {
             let Some((time, key)) = entry.split_first_chunk::<8>() else { return false };
@@ -509,9 +592,7 @@ impl Store {
             due.push(key.to_vec());
             true
         });
-        for key in due {
-            self.settle(&key, unix_ms, guard);
-        }
+        due
     }
 }
 

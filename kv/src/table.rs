@@ -436,6 +436,18 @@ static TABLE: [Spec; 178] = numbered([
     write("zmpop", -4, NO_KEY, WRITE_ONLY_MOVABLE, "sorted-set", zset_ranges::zmpop),
 ]);
 
+/// The arguments that are keys.
+#[inline]
+pub(crate) fn keys<'a>(spec: &Spec, args: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
+    let last = match usize::try_from(spec.last_key) {
+        Ok(last) => last.min(args.len()),
+        Err(_) => args.len(),
+    };
+    let first = usize::from(spec.first_key.unsigned_abs()).checked_sub(1);
+    let range = first.and_then(|first| args.get(first..last)).unwrap_or_default();
+    range.iter().copied().step_by(usize::from(spec.step.unsigned_abs()).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,8 @@
 //! node.run(&stop)?;
 //! ```
 //!
+//! [`Front`] is the part of it that faces clients, for a server without a group.
+//!
 //! Invariants: the only clock is read here; nothing in the loop blocks or waits for a disk; memory
 //! is bounded whatever clients and peers do, by not reading from those that ask too much.
 
@@ -26,6 +28,7 @@ mod error;
 mod event;
 mod face;
 mod family;
+mod front;
 mod gateway;
 mod guest;
 mod held;
@@ -52,9 +55,11 @@ pub use face::{
     ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, MulticastStatus, Note, Order,
     PeerStatus, Status, Step,
 };
+pub use front::{ALONE, Asked, Front, FrontOptions, alone};
 pub use mu::{Change, ChangeError};
 pub use node::Node;
 pub use options::{Birth, Multicast, Options, Ordering, SharedMemory};
+pub use poll::Waker;
 pub use replica::Exit;
 pub use smr::OrderedBy;
 pub use start::holds_replica;

@@ -315,7 +315,9 @@ impl<F: Face, P: Family> Core<F, P> {
     fn obey(&mut self) {
         for order in std::mem::take(&mut self.sessions.orders) {
             match order {
-                Order::Kill(id) => self.sessions.kill(id),
+                Order::Kill(id) => {
+                    self.sessions.kill(id);
+                }
                 Order::Shutdown => self.exit = Some(Exit::Stopped),
                 Order::Change(change) => {
                     self.family.change(change);

@@ -7,7 +7,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use smr::{Now, StateMachine, Viewstamp};
 
@@ -32,6 +32,8 @@ pub(crate) struct Sessions<F: Face> {
     max_clients: usize,
     output_hard: usize,
     last_id: u64,
+    /// By how much the ids of two connections differ.
+    id_step: u64,
     shared: Vec<u8>,
     dirty: Vec<u32>,
     stalled: Vec<u32>,
@@ -67,6 +69,7 @@ impl<F: Face> Sessions<F> {
             max_clients,
             output_hard,
             last_id: 0,
+            id_step: 1,
             shared: vec![0; READ_BYTES],
             dirty: Vec::new(),
             stalled: Vec::new(),
@@ -74,6 +77,11 @@ impl<F: Face> Sessions<F> {
             closed: Vec::new(),
             orders: Vec::new(),
         }
+    }
+
+    /// Ids from `first + step` on, of which others have those between.
+    pub fn number_from(&mut self, first: u64, step: u64) {
+        (self.last_id, self.id_step) = (first, step);
     }
 
     pub fn connections(&self) -> usize {
@@ -87,39 +95,52 @@ impl<F: Face> Sessions<F> {
 
     /// Clients that connect at an entrance.
     pub fn accept(&mut self, entrance: usize, poll: &Poll, gateway: &mut Gateway, now: Now) {
-        while let Some((mut stream, from)) =
+        while let Some((stream, from)) =
             self.doors.get_mut(entrance).and_then(|door| door.accept(poll))
         {
-            if self.clients.len() >= self.max_clients {
-                let mut text = Vec::new();
-                self.face.reject(entrance, &mut text);
-                // If it does not fit into an empty socket buffer, the client is gone.
-                let _ = stream.write(&text);
-                gateway.counters.rejected += 1;
-                continue;
-            }
-            gateway.counters.accepted += 1;
-            self.last_id += 1;
-            let id = ConnectionId(self.last_id);
-            let session = self.face.open(id, entrance, &from.to_string(), now);
-            let place = self.clients.insert(|place, generation| Client {
-                stream,
-                id,
-                session,
-                answers: Answers::new(place, generation),
-                input: Vec::new(),
-                missing: 0,
-                closing: false,
-                ended: false,
-                listed: false,
-                interest: Interest::READ,
-                dirty: false,
-                draining: false,
-            });
-            let client = self.clients.get_mut(place).expect("just inserted");
-            if poll.add(&client.stream, Token::Client(place), Interest::READ).is_err() {
-                self.close(place);
-            }
+            self.admit(stream, from, entrance, poll, gateway, now);
+        }
+    }
+
+    /// A client that has connected; its stream does not block.
+    pub fn admit(
+        &mut self,
+        mut stream: TcpStream,
+        from: SocketAddr,
+        entrance: usize,
+        poll: &Poll,
+        gateway: &mut Gateway,
+        now: Now,
+    ) {
+        if self.clients.len() >= self.max_clients {
+            let mut text = Vec::new();
+            self.face.reject(entrance, &mut text);
+            // If it does not fit into an empty socket buffer, the client is gone.
+            let _ = stream.write(&text);
+            gateway.counters.rejected += 1;
+            return;
+        }
+        gateway.counters.accepted += 1;
+        self.last_id += self.id_step;
+        let id = ConnectionId(self.last_id);
+        let session = self.face.open(id, entrance, &from.to_string(), now);
+        let place = self.clients.insert(|place, generation| Client {
+            stream,
+            id,
+            session,
+            answers: Answers::new(place, generation),
+            input: Vec::new(),
+            missing: 0,
+            closing: false,
+            ended: false,
+            listed: false,
+            interest: Interest::READ,
+            dirty: false,
+            draining: false,
+        });
+        let client = self.clients.get_mut(place).expect("just inserted");
+        if poll.add(&client.stream, Token::Client(place), Interest::READ).is_err() {
+            self.close(place);
         }
     }
 
@@ -387,12 +408,14 @@ impl<F: Face> Sessions<F> {
         stalled.any(|client| client.may_resume(full))
     }
 
-    /// Closes a connection without further words.
-    pub fn kill(&mut self, id: ConnectionId) {
+    /// Closes a connection without further words. Returns whether there was one.
+    pub fn kill(&mut self, id: ConnectionId) -> bool {
         let found = self.clients.iter().find(|(_, client)| client.id == id);
-        if let Some(place) = found.map(|(place, _)| place) {
+        let place = found.map(|(place, _)| place);
+        if let Some(place) = place {
             self.close(place);
         }
+        place.is_some()
     }
 
     /// Whether something is still to be sent.

@@ -16,7 +16,7 @@ pub struct Cli {
 pub enum Action {
     /// Run a group of replicas on this machine, to try it
     Demo(Demo),
-    /// Run one replica
+    /// Run one replica, or with --standalone a server without replicas
     #[command(after_long_help = SERVE_HELP)]
     Serve(Box<Serve>),
     /// Show the state of a group
@@ -206,6 +206,9 @@ pub struct Controller {
 const SERVE_HELP: &str = "\
 The file given with --config has the same settings, in TOML; flags go before it:
 
+  standalone = false                  # --standalone
+  threads = 2                         # --threads, with --standalone
+  checkpoint_log_bytes = 536870912    # --checkpoint-log-bytes, with --standalone
   id = 0                              # --id
   peers = [\"a:7500\", \"b:7500\", \"c:7500\"]  # --peers
   resp = \"0.0.0.0:6379\"               # --resp
@@ -235,6 +238,18 @@ one that has lost its disk: it learns the group from the others and recovers fro
 
 #[derive(Args, Default)]
 pub struct Serve {
+    /// A server without replicas: query threads on one tree, a log for each of them, checkpoints.
+    /// Of the other flags it takes --resp, --memcached-port, --dir, --durability, --max-clients,
+    /// --command-timeout-ms and --max-command-bytes
+    #[arg(long)]
+    pub standalone: bool,
+    /// With --standalone: query threads [default: one for each processor]
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// With --standalone: a checkpoint is made when the logs have grown by so many bytes, or after
+    /// five minutes [default: 512 MiB]
+    #[arg(long)]
+    pub checkpoint_log_bytes: Option<u64>,
     /// This replica's place in the group, from 0
     #[arg(long)]
     pub id: Option<u8>,
@@ -253,7 +268,8 @@ pub struct Serve {
     /// The data directory; made if missing
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// What an acknowledgement means [default: sync, or memory with --order mu and nopaxos]
+    /// What an acknowledgement means [default: sync; memory with --order mu and nopaxos; lazy with
+    /// --standalone]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// How requests are ordered [default: vsr]

@@ -14,6 +14,7 @@ mod memcached;
 mod redis;
 mod sequencer;
 mod serve;
+mod standalone;
 mod supervise;
 
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ use crate::cli::{Durability, Order, Serve};
 use crate::faces::Faces;
 use crate::memcached::Memcached;
 use crate::redis::{Bounds, Redis};
+use crate::standalone;
 
 /// The longest command that still fits into a frame with all that goes around it.
 const MAX_COMMAND_BYTES: usize = 60 << 20;
@@ -26,16 +27,19 @@ const RESERVED_FILES: u64 = 64 + node::MAX_NATIVE_CLIENTS as u64;
 /// The file's settings. Flags go before them.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    id: Option<u8>,
+pub struct File {
+    standalone: Option<bool>,
+    pub threads: Option<usize>,
+    pub checkpoint_log_bytes: Option<u64>,
+    pub id: Option<u8>,
     #[serde(default)]
-    peers: Vec<String>,
-    resp: Option<String>,
-    memcached_port: Option<u16>,
-    advertise: Option<String>,
-    dir: Option<PathBuf>,
-    durability: Option<Durability>,
-    order: Option<Order>,
+    pub peers: Vec<String>,
+    pub resp: Option<String>,
+    pub memcached_port: Option<u16>,
+    pub advertise: Option<String>,
+    pub dir: Option<PathBuf>,
+    pub durability: Option<Durability>,
+    pub order: Option<Order>,
     memory: Option<PathBuf>,
     heartbeat_us: Option<u64>,
     slot_bytes: Option<usize>,
@@ -45,12 +49,12 @@ struct File {
     datagram_bytes: Option<usize>,
     #[serde(default)]
     members: Vec<u8>,
-    bootstrap: Option<bool>,
-    group: Option<String>,
+    pub bootstrap: Option<bool>,
+    pub group: Option<String>,
     max_clients: Option<usize>,
-    command_timeout_ms: Option<u64>,
+    pub command_timeout_ms: Option<u64>,
     max_command_bytes: Option<usize>,
-    window: Option<usize>,
+    pub window: Option<usize>,
     spin_us: Option<u64>,
 }
 
@@ -70,14 +74,22 @@ pub fn serve(flags: Serve) -> Result<()> {
         (1024..=MAX_COMMAND_BYTES).contains(&command_bytes),
         "max_command_bytes must be between 1024 and {MAX_COMMAND_BYTES}"
     );
-    let mut options = options(flags, file)?;
-    let (durability, replicas) = (options.durability, options.peers.len());
-    let bounds = Bounds { command_bytes, max_clients, durability, replicas };
-    options.max_clients = max_clients;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
+    if flags.standalone || file.standalone == Some(true) {
+        let durability = smr::Durability::Lazy;
+        let bounds = Bounds { command_bytes, max_clients, durability, replicas: 1 };
+        return standalone::serve(flags, file, bounds, &stop);
+    }
+    let given = flags.threads.or(file.threads).is_some()
+        || flags.checkpoint_log_bytes.or(file.checkpoint_log_bytes).is_some();
+    ensure!(!given, "--threads and --checkpoint-log-bytes are for --standalone alone");
+    let mut options = options(flags, file)?;
+    let (durability, replicas) = (options.durability, options.peers.len());
+    let bounds = Bounds { command_bytes, max_clients, durability, replicas };
+    options.max_clients = max_clients;
     loop {
         match run(&options, bounds, &stop)? {
             Exit::Stopped => return Ok(()),
@@ -118,12 +130,12 @@ fn run(options: &Options, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<Exit
 }
 
 /// Where memcached clients come in: at the same address, on another port.
-fn side_entrances(clients: &str, memcached_port: Option<u16>) -> Vec<String> {
+pub fn side_entrances(clients: &str, memcached_port: Option<u16>) -> Vec<String> {
     let (host, _) = clients.rsplit_once(':').unwrap_or((clients, ""));
     memcached_port.map(|port| format!("{host}:{port}")).into_iter().collect()
 }
 
-fn port_of(address: &str) -> Result<u16> {
+pub fn port_of(address: &str) -> Result<u16> {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     port.with_context(|| format!("{address}: not address:port"))
 }

@@ -214,13 +214,14 @@ impl Change<'_> {
 
     /// `flush_all`: a later one takes the place of one that has not come yet.
     pub(crate) fn flush(&mut self, delay: i64) {
-        self.store.totals.flush_ms = match self.expires(delay) {
+        let flush_ms = match self.expires(delay) {
             Expires::At(time) if time != 0 => time,
             _ => {
                 self.store.flush();
                 0
             }
         };
+        self.store.set_flush_ms(flush_ms);
         push_outcome(self.reply, Outcome::Done);
     }
 }

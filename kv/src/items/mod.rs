@@ -56,7 +56,7 @@ pub(crate) fn apply(store: &mut Store, around: &mut Surroundings<'_>, operation:
     let mut change = change::Change { store, guard, unix_ms, reply: around.reply };
     match operation {
         Operation::Get { keys, touch: None } => {
-            if change.store.sizes.expiring > 0 {
+            if change.store.sizes().expiring > 0 {
                 for key in *keys {
                     change.store.settle(key, unix_ms, guard);
                 }

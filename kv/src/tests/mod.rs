@@ -113,7 +113,7 @@ pub(crate) fn dump(store: &Store) -> Dump {
             true
         });
     }
-    Dump { entries, totals: store.totals, sizes: store.sizes }
+    Dump { entries, totals: store.totals, sizes: store.sizes() }
 }
 
 #[test]

@@ -106,19 +106,20 @@ impl Redis {
         match (&sub[..], command.len()) {
             ("id", 2) => write::integer(out, state.id.0 as i64),
             ("info", 2) => {
-                write::bulk(out, self.clients.line(state.id, desk.now()).as_bytes());
+                write::bulk(out, self.clients().line(state.id, desk.now()).as_bytes());
             }
             ("list", _) => self.client_list(command, desk.now(), out),
             ("kill", 3..) => self.client_kill(state, command, desk, out),
             ("setname", 3) => {
                 let name = command.get(2).unwrap_or_default();
-                match self.clients.set_name(state.id, name) {
+                match self.clients().set_name(state.id, name) {
                     true => write::ok(out),
                     false => write::error(out, BAD_NAME),
                 }
             }
             ("getname", 2) => {
-                let name = self.clients.known.get(&state.id).map_or("", |info| &info.name);
+                let clients = self.clients();
+                let name = clients.known.get(&state.id).map_or("", |info| &info.name);
                 match name {
                     "" => write::null(out, state.protocol),
                     name => write::bulk(out, name.as_bytes()),
@@ -146,7 +147,8 @@ impl Redis {
     fn client_setinfo(&mut self, state: &State, command: &Command<'_>, out: &mut Vec<u8>) {
         let value = command.get(3).unwrap_or_default();
         let attribute = lower(command, 2);
-        let Some(info) = self.clients.known.get_mut(&state.id) else { return write::ok(out) };
+        let mut clients = self.clients();
+        let Some(info) = clients.known.get_mut(&state.id) else { return write::ok(out) };
         let place = match &attribute[..] {
             "lib-name" => &mut info.library,
             "lib-ver" => &mut info.library_version,
@@ -166,11 +168,12 @@ impl Redis {
 
     fn client_list(&self, command: &Command<'_>, now: Now, out: &mut Vec<u8>) {
         let mut lines = String::new();
-        let all = || self.clients.known.keys().copied();
+        let clients = self.clients();
+        let all = || clients.known.keys().copied();
         match (command.len(), &lower(command, 2)[..]) {
-            (2, _) => all().for_each(|id| lines.push_str(&self.clients.line(id, now))),
+            (2, _) => all().for_each(|id| lines.push_str(&clients.line(id, now))),
             (4, "type") => match &lower(command, 3)[..] {
-                "normal" => all().for_each(|id| lines.push_str(&self.clients.line(id, now))),
+                "normal" => all().for_each(|id| lines.push_str(&clients.line(id, now))),
                 "master" | "replica" | "slave" | "pubsub" => {}
                 other => {
                     return write::error(out, &format!("ERR Unknown client type '{other}'"));
@@ -181,7 +184,7 @@ impl Redis {
                     let Some(id) = resp::parse_i64(id) else {
                         return write::error(out, "ERR Invalid client ID");
                     };
-                    let _ = write!(lines, "{}", self.clients.line(ConnectionId(id as u64), now));
+                    let _ = write!(lines, "{}", clients.line(ConnectionId(id as u64), now));
                 }
             }
             _ => return write::error(out, "ERR syntax error"),
@@ -197,7 +200,7 @@ impl Redis {
         out: &mut Vec<u8>,
     ) {
         if command.len() == 3 {
-            return match self.clients.find(command.get(2).unwrap_or_default()) {
+            return match self.clients().find(command.get(2).unwrap_or_default()) {
                 Some(id) => {
                     desk.order(Order::Kill(id));
                     write::ok(out);
@@ -205,7 +208,7 @@ impl Redis {
                 None => write::error(out, "ERR No such client"),
             };
         }
-        let mut chosen: Vec<ConnectionId> = self.clients.known.keys().copied().collect();
+        let mut chosen: Vec<ConnectionId> = self.clients().known.keys().copied().collect();
         let mut skip_me = true;
         let mut at = 2;
         while at < command.len() {
@@ -218,7 +221,7 @@ impl Redis {
                     _ => return write::error(out, "ERR client-id should be greater than 0"),
                 },
                 "addr" => {
-                    let found = self.clients.find(value);
+                    let found = self.clients().find(value);
                     chosen.retain(|&known| Some(known) == found);
                 }
                 "skipme" => match &lower(command, at + 1)[..] {

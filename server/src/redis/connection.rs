@@ -112,12 +112,12 @@ impl Redis {
             }
         }
         if let Some(name) = name
-            && !self.clients.set_name(state.id, name)
+            && !self.clients().set_name(state.id, name)
         {
             return write::error(out, super::clients::BAD_NAME);
         }
         state.protocol = protocol;
-        self.clients.set_protocol(state.id, protocol);
+        self.clients().set_protocol(state.id, protocol);
         write_hello(state, desk, out);
     }
 }

@@ -49,7 +49,7 @@ impl Redis {
             "reset" => {
                 state.reset();
                 desk.set_durability(self.bounds.durability);
-                self.clients.reset(state.id);
+                self.clients().reset(state.id);
                 state.answer(desk, |out| write::simple(out, "RESET"));
                 Taken::Yes
             }
@@ -81,7 +81,7 @@ impl Redis {
             "client" => self.client(state, command, desk, out),
             "command" => command::command(state, command, out),
             "info" => self.info(command, desk, state.protocol, out),
-            "config" => self.settings.config(state, command, out),
+            "config" => self.settings().config(state, command, out),
             "time" => time(desk, out),
             "role" => info::role(desk.status(), out),
             "wait" => wait(command, desk, out),

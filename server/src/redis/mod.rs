@@ -16,11 +16,14 @@ mod session;
 mod settings;
 mod status;
 
+use std::sync::{Arc, Mutex, MutexGuard};
+
 use kv::{Place, Spec, Store};
 use node::{ConnectionId, Desk, Failure, Note, Step};
 use resp::{Command, write};
 use smr::Now;
 
+use clients::Clients;
 use cursors::Cursors;
 pub use session::Session;
 use session::{Muted, State};
@@ -49,12 +52,13 @@ pub struct Bounds {
     pub replicas: usize,
 }
 
-/// The face.
+/// The face. A clone is the same one on another thread.
+#[derive(Clone)]
 pub struct Redis {
     bounds: Bounds,
-    clients: clients::Clients,
-    cursors: Cursors,
-    settings: Settings,
+    clients: Arc<Mutex<Clients>>,
+    cursors: Arc<Mutex<Cursors>>,
+    settings: Arc<Mutex<Settings>>,
     /// Where clients are told to turn to, for texts.
     port: u16,
     run_id: String,
@@ -65,12 +69,24 @@ impl Redis {
     pub fn new(bounds: Bounds, port: u16, nonce: u64) -> Redis {
         Redis {
             bounds,
-            clients: clients::Clients::default(),
-            cursors: Cursors::new(nonce),
-            settings: Settings::new(&bounds, port),
+            clients: Arc::default(),
+            cursors: Arc::new(Mutex::new(Cursors::new(nonce))),
+            settings: Arc::new(Mutex::new(Settings::new(&bounds, port))),
             port,
             run_id: format!("{nonce:016x}{:016x}{:08x}", nonce.rotate_left(21), nonce as u32),
         }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().expect("nobody panics with it")
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        self.cursors.lock().expect("nobody panics with it")
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().expect("nobody panics with it")
     }
 
     fn dispatch(
@@ -151,11 +167,11 @@ impl Redis {
             return Taken::Yes;
         };
         let protocol = state.protocol;
-        let token = self.cursors.token(number);
+        let token = self.cursors().token(number).to_vec();
         let note = if state.muted == Muted::No { CURSOR } else { SILENT };
         let submitted = desk.read(note, |body| {
             let mut argv: Vec<&[u8]> = command.iter().collect();
-            argv[place] = token;
+            argv[place] = &token;
             kv::request::push_command(body, protocol, spec, &argv);
         });
         if submitted { Taken::Yes } else { Taken::No }
@@ -180,7 +196,7 @@ pub const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands th
 impl Redis {
     /// See [`node::Face::open`].
     pub fn open(&mut self, id: ConnectionId, from: &str, now: Now) -> Session {
-        self.clients.open(id, from, now);
+        self.clients().open(id, from, now);
         Session::new(id, self.bounds.command_bytes)
     }
 
@@ -215,7 +231,7 @@ impl Redis {
     pub fn answer(&mut self, session: &mut Session, note: Note, item: &[u8], out: &mut Vec<u8>) {
         match note {
             PLAIN => out.extend_from_slice(item),
-            CURSOR => self.cursors.replace(item, out),
+            CURSOR => self.cursors().replace(item, out),
             WATCH => session.state.watched(kv::reply::versions(item), out),
             _ => {}
         }
@@ -245,7 +261,7 @@ impl Redis {
 
     /// See [`node::Face::close`].
     pub fn close(&mut self, id: ConnectionId) {
-        self.clients.close(id);
+        self.clients().close(id);
     }
 }
 

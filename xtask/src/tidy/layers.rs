@@ -67,6 +67,7 @@ const LAYERS: &[Layer] = &[
     layer("faultfs", Rule::Only(&[])),
     layer("sim", Rule::Only(&["smr", "vsr"])),
     layer("node", Rule::Only(&["smr", "vsr", "mu", "oum", "nopaxos", "fabric", "wire", "io"])),
+    layer("store", Rule::Only(&["smr", "kv", "io", "node"])),
     layer("lockstep-client", Rule::Only(&["smr", "oum", "nopaxos", "wire", "kv", "resp"])),
     layer(
         "bench",

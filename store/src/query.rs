@@ -1,0 +1,251 @@
+//! A query thread: it owns connections and executes their commands on the shared trees ([Mao] 3.2).
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use kv::Store;
+use node::{ALONE, Asked, ConnectionId, Face, Front, FrontOptions, Order, Waker};
+use smr::{Durability, OpNumber, Viewstamp};
+
+use crate::Error;
+use crate::log::{Logs, Sleeper};
+
+/// A thread sleeps no longer than this, in microseconds.
+const LONGEST_SLEEP: u64 = 50_000;
+/// How often keys are removed whose time has come, in microseconds, and how many at a time.
+const SWEEP_PERIOD: u64 = 100_000;
+const SWEEP: usize = 1000;
+/// How long a thread that stops waits for what is under way, in microseconds.
+const STOP_PATIENCE: u64 = 2_000_000;
+
+/// What reaches a query thread from others.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pub streams: Mutex<Vec<(TcpStream, SocketAddr, usize)>>,
+    pub kills: Mutex<Vec<ConnectionId>>,
+    /// There is something. Released with what it is about, acquired by the thread.
+    pub any: AtomicBool,
+    /// Connections, those on their way included. A figure, to share them out by: relaxed.
+    pub connections: AtomicUsize,
+    /// Once the thread runs.
+    pub waker: Mutex<Option<Waker>>,
+}
+
+impl Inbox {
+    /// The thread looks into it soon.
+    pub fn ring(&self) {
+        self.any.store(true, Ordering::Release);
+        if let Some(waker) = &*self.waker.lock().expect("nobody panics with it") {
+            waker.wake();
+        }
+    }
+}
+
+/// What the threads have in common.
+pub(crate) struct Common<'a> {
+    pub logs: &'a Logs,
+    pub inboxes: &'a [Inbox],
+    pub durability: Durability,
+    /// The server is to end.
+    pub stop: &'a AtomicBool,
+}
+
+/// An answer that waits for the disk.
+struct Held {
+    asked: Asked,
+    position: u64,
+    body: Bytes,
+}
+
+/// One query thread.
+pub(crate) struct Query<'a, F: Face<Service = Store>> {
+    common: &'a Common<'a>,
+    thread: usize,
+    front: Front<F>,
+    store: Store,
+    /// Batches that are to be executed.
+    asked: Vec<Asked>,
+    held: VecDeque<Held>,
+    waits: Arc<AtomicBool>,
+    swept_at: u64,
+    /// How long answers have been.
+    expected: usize,
+}
+
+impl<'a, F: Face<Service = Store>> Query<'a, F> {
+    pub fn open(
+        common: &'a Common<'a>,
+        face: F,
+        clients: &str,
+        options: FrontOptions,
+    ) -> Result<Query<'a, F>, Error> {
+        let status = node::alone(common.durability, smr::Incarnation(1), clients.to_owned());
+        let front = Front::open(face, status, options);
+        let front = front.map_err(|e| Error::os("set up", "an event loop", e))?;
+        let waits = Arc::new(AtomicBool::new(false));
+        let sleeper = Sleeper { waker: front.waker(), waits: waits.clone() };
+        common.logs.sleepers.lock().expect("nobody panics with it").push(sleeper);
+        let inbox = &common.inboxes[options.thread];
+        *inbox.waker.lock().expect("nobody panics with it") = Some(front.waker());
+        Ok(Query {
+            common,
+            thread: options.thread,
+            front,
+            store: common.logs.shared.store(),
+            asked: Vec::new(),
+            held: VecDeque::new(),
+            waits,
+            swept_at: 0,
+            expected: 4096,
+        })
+    }
+
+    /// Serves until the server is to end.
+    pub fn run(mut self) -> Result<(), Error> {
+        let logs = self.common.logs;
+        let mut end = None;
+        loop {
+            self.turn()?;
+            if logs.failed.load(Ordering::Acquire) {
+                return Ok(()); // the writer says why
+            }
+            // Relaxed: the flag stands for itself.
+            if self.common.stop.load(Ordering::Relaxed) {
+                let now = self.front.now().micros;
+                let end = *end.get_or_insert(now + STOP_PATIENCE);
+                if now >= end || self.held.is_empty() && self.front.is_idle() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), Error> {
+        let waited = self.front.wait(LONGEST_SLEEP, &self.store);
+        waited.map_err(|e| Error::os("wait for", "sockets", e))?;
+        self.look_into_inbox();
+        self.release();
+        loop {
+            self.front.take(&self.store, &mut self.asked);
+            if self.asked.is_empty() {
+                break;
+            }
+            let mut asked = std::mem::take(&mut self.asked);
+            asked.drain(..).for_each(|asked| self.execute(asked));
+            self.asked = asked;
+        }
+        if let Some(last) = self.held.back() {
+            self.common.logs.force(last.position);
+        }
+        self.release();
+        self.sweep();
+        self.report();
+        for order in self.front.flush() {
+            self.obey(order);
+        }
+        Ok(())
+    }
+
+    fn look_into_inbox(&mut self) {
+        let inbox = &self.common.inboxes[self.thread];
+        if !inbox.any.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let streams = std::mem::take(&mut *inbox.streams.lock().expect("nobody panics with it"));
+        for (stream, from, entrance) in streams {
+            self.front.admit(stream, from, entrance);
+        }
+        let kills = std::mem::take(&mut *inbox.kills.lock().expect("nobody panics with it"));
+        kills.into_iter().for_each(|id| self.front.kill(id));
+    }
+
+    fn execute(&mut self, asked: Asked) {
+        let (logs, thread) = (self.common.logs, self.thread);
+        let mut reply = Vec::with_capacity(self.expected);
+        if !asked.read {
+            logs.wait_for_room(thread);
+        }
+        let durable = self.common.durability != Durability::Memory;
+        self.store.serve(self.front.now().unix_ms, &asked.body, &mut reply, &mut |shared, record| {
+            if durable {
+                logs.open(thread).push(shared, record);
+            }
+        });
+        self.expected = reply.len().max(self.expected - self.expected / 16).max(256);
+        // Everything that the answer tells of has a timestamp up to this one.
+        let position = logs.shared.clock();
+        let body = Bytes::from(reply);
+        let barrier = asked.body.is_empty();
+        if barrier || self.common.durability == Durability::Sync {
+            self.held.push_back(Held { asked, position, body });
+        } else {
+            self.front.answer(&asked, position, body);
+        }
+    }
+
+    /// Gives out what has waited for the disk, and says whether anything still does.
+    fn release(&mut self) {
+        let logs = self.common.logs;
+        // SeqCst: before it looks at the marks (see `Logs::stored`).
+        self.waits.store(!self.held.is_empty(), Ordering::SeqCst);
+        let durable = logs.durable();
+        self.front.durable(durable);
+        while self.held.front().is_some_and(|held| held.position <= durable) {
+            let Held { asked, position, body } = self.held.pop_front().expect("just seen");
+            self.front.answer(&asked, position, body);
+        }
+    }
+
+    /// The first thread removes what no command asks for.
+    fn sweep(&mut self) {
+        let now = self.front.now();
+        if self.thread > 0 || now.micros < self.swept_at + SWEEP_PERIOD {
+            return;
+        }
+        let (logs, thread) = (self.common.logs, self.thread);
+        let durable = self.common.durability != Durability::Memory;
+        let swept = self.store.serve_sweep(now.unix_ms, SWEEP, &mut |shared, record| {
+            if durable {
+                logs.open(thread).push(shared, record);
+            }
+        });
+        // As many again at once, if there may be more.
+        self.swept_at = if swept < SWEEP { now.micros } else { 0 };
+    }
+
+    fn report(&mut self) {
+        let logs = self.common.logs;
+        let (clock, durable) = (logs.shared.clock(), logs.durable());
+        let at = |op| Viewstamp::new(ALONE, OpNumber(op));
+        let status = &mut self.front.status;
+        status.report.op = at(clock);
+        status.report.commit = OpNumber(clock);
+        status.report.disk = at(durable);
+        status.report.durable = at(durable);
+        // A figure: relaxed.
+        status.disk_full = logs.full.load(Ordering::Relaxed) > 0;
+        let inbox = &self.common.inboxes[self.thread];
+        let coming = inbox.streams.lock().expect("nobody panics with it").len();
+        inbox.connections.store(self.front.connections() + coming, Ordering::Relaxed);
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            // Another thread's.
+            Order::Kill(id) => {
+                let threads = self.common.inboxes.len() as u64;
+                // Ids go round the threads (`FrontOptions`).
+                let inbox = &self.common.inboxes[(id.0 % threads) as usize];
+                inbox.kills.lock().expect("nobody panics with it").push(id);
+                inbox.ring();
+            }
+            // Relaxed: the flag stands for itself.
+            Order::Shutdown => self.common.stop.store(true, Ordering::Relaxed),
+            // There is no group whose state could be lost.
+            Order::StartOver(_) => {}
+        }
+    }
+}

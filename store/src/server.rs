@@ -1,0 +1,351 @@
+//! The store as a server: recovery, then its threads until it is stopped.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ::io::{Folder, JournalWriter, Syncing};
+use kv::Store;
+use node::{Face, FrontOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smr::Durability;
+
+use crate::checkpoint::Checkpointer;
+use crate::log::Logs;
+use crate::manifest::{Generation, Manifest};
+use crate::query::{Common, Inbox, Query};
+use crate::recovery::{Recovered, recover};
+use crate::writer::{Setting, Writer, begin};
+use crate::{Error, Report, parallel};
+
+/// How a store is to be run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The data directory; made if missing. Durability `memory` has none.
+    pub directory: PathBuf,
+    /// Where clients come in, `host:port`: the entrances of the face, from 0 on.
+    pub entrances: Vec<String>,
+    /// Query threads, at least 1.
+    pub threads: usize,
+    /// What an answer means: executed (`memory`: never on disk; `lazy`: on disk a moment later), or
+    /// on disk (`sync`).
+    pub durability: Durability,
+    /// The most client connections.
+    pub max_clients: usize,
+    /// A connection whose unsent answers exceed this many bytes is closed.
+    pub output_bytes: usize,
+    /// The longest command, in bytes.
+    pub longest_command: usize,
+    /// When a command is given up that waits for the disk.
+    pub patience: Duration,
+    /// How long a change waits at most before it is written.
+    pub force_every: Duration,
+    /// A checkpoint is made when the logs have grown by so many bytes,
+    pub checkpoint_bytes: u64,
+    /// or after so long.
+    pub checkpoint_every: Duration,
+    /// Bytes of disk space that a log takes at a time.
+    pub log_step: u64,
+    /// [`Syncing::On`], except to plant a bug.
+    pub syncing: Syncing,
+}
+
+impl Options {
+    /// A store in `directory` with clients at `clients`, as many query threads as processors,
+    /// forced every 100 ms: what a change waits for and what its write takes is to stay below the
+    /// 200 ms of [Mao] 3.2.
+    pub fn new(directory: PathBuf, clients: String, durability: Durability) -> Options {
+        Options {
+            directory,
+            entrances: vec![clients],
+            threads: parallel::processors(),
+            durability,
+            max_clients: 10_000,
+            output_bytes: 64 << 20,
+            longest_command: 32 << 20,
+            patience: Duration::from_secs(10),
+            force_every: Duration::from_millis(100),
+            checkpoint_bytes: 512 << 20,
+            checkpoint_every: Duration::from_secs(300),
+            log_step: 16 << 20,
+            syncing: Syncing::On,
+        }
+    }
+}
+
+/// What a store tells its operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// What it has found at its start.
+    Recovered(Report),
+    /// A checkpoint is on disk.
+    Checkpoint {
+        /// Its number, from 1.
+        number: u64,
+        /// Its size.
+        bytes: u64,
+        /// How long it took.
+        took: Duration,
+    },
+    /// There was no space for one. It is tried again.
+    CheckpointFailed(String),
+    /// The logs cannot grow: commands that need space are refused.
+    DiskFull(String),
+    /// There is space again.
+    DiskFree,
+    /// It stops in good order.
+    Stopping,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Recovered(report) => {
+                let Report { entries, loading, changes, dropped, replaying, torn } = report;
+                let (loading, replaying) = (loading.as_millis(), replaying.as_millis());
+                write!(
+                    f,
+                    "recovered {entries} entries from the checkpoint in {loading} ms and {changes} \
+                     changes from the logs in {replaying} ms; {dropped} records above the cut-off \
+                     were dropped"
+                )?;
+                let mut torn = torn.iter();
+                torn.try_for_each(|path| {
+                    write!(f, "; {} ends in a write that was not completed", path.display())
+                })
+            }
+            Event::Checkpoint { number, bytes, took } => {
+                write!(f, "checkpoint {number}: {bytes} bytes in {} ms", took.as_millis())
+            }
+            Event::CheckpointFailed(why) => write!(f, "no checkpoint: {why}"),
+            Event::DiskFull(what) => write!(f, "disk full: {what}"),
+            Event::DiskFree => f.write_str("the disk has space again"),
+            Event::Stopping => f.write_str("stops"),
+        }
+    }
+}
+
+/// A store that is ready to serve.
+pub struct Server {
+    options: Options,
+    listeners: Vec<TcpListener>,
+    logs: Logs,
+    disk: Option<Disk>,
+    report: Report,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The data directory of this life.
+struct Disk {
+    folder: Folder,
+    manifest: Manifest,
+    journals: Vec<JournalWriter>,
+    _lock: std::fs::File,
+}
+
+impl Server {
+    /// Listens, and recovers what the directory holds.
+    ///
+    /// # Errors
+    /// What is wrong with the directory or an address, and what to do about it.
+    pub fn open(options: Options) -> Result<Server, Error> {
+        let listen = |address: &String| {
+            let listener = TcpListener::bind(address);
+            let ready = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
+            ready.map_err(|e| Error::os("listen on", address, e))
+        };
+        let listeners = options.entrances.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        if options.durability == Durability::Memory {
+            let shared = kv::Shared::new(kv::Limits::default(), 0);
+            let logs = Logs::new(shared, options.threads, 0);
+            return Ok(Server { options, listeners, logs, disk: None, report: Report::default() });
+        }
+        let folder = Folder::create(&options.directory, options.syncing)?;
+        let lock = folder.lock()?;
+        let seed = node::clock::now().unix_ms << 20 | u64::from(std::process::id()) & 0xf_ffff;
+        let Recovered { shared, manifest, report } =
+            recover(&folder, parallel::processors(), seed)?;
+        let (manifest, journals) = begin_generation(&folder, manifest, &shared, &options)?;
+        let logs = Logs::new(shared.clone(), options.threads, shared.clock());
+        let disk = Some(Disk { folder, manifest, journals, _lock: lock });
+        Ok(Server { options, listeners, logs, disk, report })
+    }
+
+    /// What the start has found.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Where clients come in, with the ports that were chosen for port 0.
+    pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves until `stop` is set; then everything is on disk. `face` makes the face of each query
+    /// thread; `events` is told what an operator should know.
+    ///
+    /// # Errors
+    /// What has ended it before.
+    pub fn run<F: Face<Service = Store>>(
+        self,
+        stop: &AtomicBool,
+        face: impl Fn(usize) -> F + Sync,
+        events: impl Fn(&Event) + Sync,
+    ) -> Result<(), Error> {
+        let Server { options, listeners, logs, disk, report } = self;
+        let inboxes: Vec<Inbox> = (0..options.threads).map(|_| Inbox::default()).collect();
+        let durability = options.durability;
+        let common = Common { logs: &logs, inboxes: &inboxes, durability, stop };
+        if disk.is_some() {
+            events(&Event::Recovered(report));
+        }
+        let Some(Disk { folder, manifest, journals, _lock }) = disk else {
+            serve(&options, &listeners, &common, &face)?;
+            events(&Event::Stopping);
+            return Ok(());
+        };
+        let setting = Setting {
+            logs: &logs,
+            folder: &folder,
+            manifest: &manifest,
+            step: options.log_step,
+            events: &events,
+        };
+        let generation = manifest.generations.last().expect("the present one").number;
+        let checkpointer = Checkpointer {
+            logs: &logs,
+            folder: &folder,
+            manifest: manifest.clone(),
+            threads: parallel::processors(),
+            bytes: options.checkpoint_bytes,
+            every: options.checkpoint_every,
+            events: &events,
+        };
+        let served = std::thread::scope(|scope| {
+            for (index, journal) in journals.into_iter().enumerate() {
+                let writer = Writer::new(setting, generation, index, journal);
+                scope.spawn(move || writer.run(options.force_every));
+            }
+            scope.spawn(|| checkpointer.run());
+            let served = serve(&options, &listeners, &common, &face);
+            logs.stop();
+            served
+        });
+        if let Some(failure) = logs.take_failure() {
+            return Err(failure);
+        }
+        events(&Event::Stopping);
+        served
+    }
+}
+
+/// Makes the logs of this life and has the manifest name them: from here on the cut-offs of former
+/// lives are on disk.
+fn begin_generation(
+    folder: &Folder,
+    mut manifest: Manifest,
+    shared: &Arc<kv::Shared>,
+    options: &Options,
+) -> Result<(Manifest, Vec<JournalWriter>), Error> {
+    let number = manifest.generations.last().map_or(0, |last| last.number) + 1;
+    let start = shared.clock();
+    // Logs of a life that ended before the manifest named them.
+    manifest.sweep(folder)?;
+    let journals = (0..options.threads)
+        .map(|thread| begin(folder, &manifest, (number, thread, 1), start, options.log_step))
+        .collect::<Result<Vec<_>, _>>()?;
+    manifest.generations.push(Generation { number, start, cut: 0, first: vec![1; options.threads] });
+    manifest.store(folder)?;
+    Ok((manifest, journals))
+}
+
+/// Sets a flag when it goes, however that comes.
+struct Bell<'a>(&'a AtomicBool);
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the flag stands for itself.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs the query threads; accepts connections for them meanwhile.
+fn serve<F: Face<Service = Store>>(
+    options: &Options,
+    listeners: &[TcpListener],
+    common: &Common<'_>,
+    face: &(impl Fn(usize) -> F + Sync),
+) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let _bell = Bell(common.stop);
+                    let front = FrontOptions {
+                        thread,
+                        threads: options.threads,
+                        durability: options.durability,
+                        max_clients: options.max_clients.div_ceil(options.threads),
+                        output_bytes: options.output_bytes,
+                        longest_body: options.longest_command + (1 << 20),
+                        patience: options.patience.as_micros() as u64,
+                    };
+                    Query::open(common, face(thread), &options.entrances[0], front)?.run()
+                })
+            })
+            .collect();
+        let accepted = accept(listeners, common);
+        common.stop.store(true, Ordering::Relaxed);
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
+        ended.chain([accepted]).collect()
+    })
+}
+
+/// Gives every connection to the thread that has the fewest, until the server ends.
+fn accept(listeners: &[TcpListener], common: &Common<'_>) -> Result<(), Error> {
+    let os = |e| Error::os("wait for", "connections", e);
+    let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let mut rest: Option<Instant> = None;
+    while !common.stop.load(Ordering::Relaxed) {
+        let mut ready: Vec<_> =
+            listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        match poll(&mut ready, Some(&pause)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(os(error.into())),
+        }
+        for (entrance, listener) in listeners.iter().enumerate() {
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    let count = |inbox: &&Inbox| inbox.connections.load(Ordering::Relaxed);
+                    let inbox = common.inboxes.iter().min_by_key(count).expect("a thread");
+                    inbox.connections.fetch_add(1, Ordering::Relaxed);
+                    let mut streams = inbox.streams.lock().expect("nobody panics with it");
+                    streams.push((stream, from, entrance));
+                    drop(streams);
+                    inbox.ring();
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock
+                    | ErrorKind::Interrupted
+                    | ErrorKind::ConnectionAborted => {}
+                    // Without a file descriptor for it a connection stays where it is, and the
+                    // listener ready: it is left alone for a while.
+                    _ => rest = Some(Instant::now()),
+                },
+            }
+        }
+        if rest.take().is_some() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    Ok(())
+}
