@@ -85,8 +85,17 @@ impl Folder {
         }
     }
 
+    /// Makes sure of what a file holds: a process that was killed may have left it to the page
+    /// cache.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn sync_file(&self, name: &str) -> Result<(), Error> {
+        self.syncing.data(&self.open_file(name)?, &self.path_of(name))
+    }
+
     /// Bytes that may still be allocated.
-    pub fn free(&self) -> Result<u64, Error> {
+    pub(crate) fn free(&self) -> Result<u64, Error> {
         let stat = rustix::fs::fstatvfs(&self.handle)
             .map_err(|e| Error::os("statvfs", &self.path, e.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

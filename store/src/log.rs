@@ -60,6 +60,8 @@ pub(crate) struct Work {
     /// To be written, the last one with the mark.
     pub chunks: Vec<Vec<u8>>,
     pub mark: u64,
+    /// How far the last chunk says that all logs are on disk.
+    pub durable: u64,
     pub rotate: bool,
     pub stop: bool,
 }
@@ -183,14 +185,16 @@ impl Logs {
     }
 
     /// Waits for work. `interval` after the last time at the latest what there is gets written, if
-    /// anything has happened, in whatever thread.
-    pub fn next_work(&self, index: usize, interval: Duration) -> Work {
+    /// anything has happened, in whatever thread; or if all logs are on disk further than this one
+    /// says, which is `told`.
+    pub fn next_work(&self, index: usize, interval: Duration, told: u64) -> Work {
         let log = &self.logs[index];
         let marked = log.durable.load(Ordering::Relaxed); // the writer's own
         let start = std::time::Instant::now();
         let mut buffer = self.buffer(index);
         loop {
-            let due = start.elapsed() >= interval && self.shared.clock() > marked;
+            let news = self.shared.clock() > marked || self.durable() > told;
+            let due = start.elapsed() >= interval && news;
             let asked = buffer.wanted > marked || buffer.bytes > EARLY;
             if due || asked || buffer.rotate || buffer.stop {
                 break;
@@ -214,7 +218,7 @@ impl Logs {
         let last = chunks.last_mut().expect("just made");
         last[..8].copy_from_slice(&mark.to_le_bytes());
         last[8..HEADER].copy_from_slice(&durable.to_le_bytes());
-        Work { chunks, mark, rotate, stop }
+        Work { chunks, mark, durable, rotate, stop }
     }
 
     /// Everything of a log up to `mark` is on disk.
@@ -297,7 +301,7 @@ mod tests {
         logs.open(0).push(&shared, b"one");
         logs.open(0).push(&shared, b"two");
         for log in 0..2 {
-            let work = logs.next_work(log, Duration::ZERO);
+            let work = logs.next_work(log, Duration::ZERO, 10);
             assert_eq!((work.chunks.len(), work.mark), (1, 12), "log {log}");
             assert_eq!(header(&work.chunks[0]), Some((12, 10)));
             let found: Vec<_> = items(&work.chunks[0]).map(|item| item.unwrap()).collect();

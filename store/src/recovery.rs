@@ -161,6 +161,10 @@ fn read_log(
     for (index, &segment) in segments.iter().enumerate() {
         let name = log_name(generation.number, thread, segment);
         log.path = folder.path_of(&name);
+        if generation.cut == 0 {
+            // From here on it counts as stored.
+            folder.sync_file(&name)?;
+        }
         let journal = Journal::read(&log.path, manifest.seed(&name))?;
         if let Some(offset) = journal.torn() {
             log.torn = Some(log.path.clone());
@@ -310,4 +314,80 @@ fn apply(
         Ok(mine.len() as u64)
     })?;
     Ok(applied.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Logs;
+    use crate::writer::begin;
+    use ::io::Syncing;
+
+    fn request(words: &[&str]) -> Vec<u8> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let spec = kv::lookup(words[0]).expect("a command");
+        let mut request = Vec::new();
+        kv::request::push_command(&mut request, resp::Protocol::V2, spec, &words);
+        request
+    }
+
+    /// Adds a log of one chunk: commands, each with a timestamp of its own, and a mark.
+    fn write_log(folder: &Folder, manifest: &Manifest, at: (u64, usize), items: &[(u64, &str)]) {
+        let start = manifest.generations.iter().find(|g| g.number == at.0).expect("named").start;
+        let mut journal =
+            begin(folder, manifest, (at.0, at.1, 1), start, 1 << 16).expect("begun");
+        for &(timestamp, line) in items {
+            let shared = Shared::new(Limits::default(), timestamp - 10);
+            let logs = Logs::new(shared.clone(), 1, 0);
+            let mut store = shared.store();
+            // Something to delete.
+            store.serve(1, &request(&["SET", "b", "0"]), &mut Vec::new(), &mut |_, _| {});
+            let line: Vec<&str> = line.split(' ').collect();
+            store.serve(1, &request(&line), &mut Vec::new(), &mut |shared, record| {
+                shared.advance(timestamp - 1);
+                logs.open(0).push(shared, record);
+            });
+            let work = logs.next_work(0, Duration::ZERO, 0);
+            assert_eq!(work.mark, timestamp);
+            journal.append(&work.chunks[0]).expect("appended");
+        }
+        journal.sync().expect("synced");
+    }
+
+    fn keys(folder: &Folder) -> (Vec<String>, Manifest) {
+        let recovered = recover(folder, 2, 1).expect("it recovers");
+        let mut reply = Vec::new();
+        let request = request(&["KRANGE", "-", "+", "WITHVALUES"]);
+        recovered.shared.store().serve(1, &request, &mut reply, &mut |_, _| {});
+        let item = kv::reply::items(&reply).next().expect("an answer").to_vec();
+        let resp::Value::Array(words) = resp::Value::parse(&item).expect("a reply").0 else {
+            panic!("an array");
+        };
+        let text = |word: &resp::Value| String::from_utf8_lossy(word.as_bytes().unwrap()).into();
+        (words.iter().map(text).collect(), recovered.manifest)
+    }
+
+    #[test]
+    fn what_is_above_a_cut_off_is_dropped_and_stays_dropped() {
+        let path = std::env::temp_dir().join(format!("store-cutoff-{}", std::process::id()));
+        let folder = Folder::create(&path, Syncing::On).expect("a folder");
+        let generation = |number, start| Generation { number, start, cut: 0, first: vec![1, 1] };
+        let mut manifest = Manifest { store: 5, ..Manifest::default() };
+        manifest.generations.push(generation(1, 10));
+        // Of the second log nothing has arrived above 40: 45 and 50 may lack what came before.
+        write_log(&folder, &manifest, (1, 0), &[(20, "SET a 1"), (30, "SET b 1"), (45, "SET a 2")]);
+        write_log(&folder, &manifest, (1, 1), &[(25, "SET b 0"), (40, "SET c 1")]);
+        manifest.store(&folder).expect("stored");
+        let (first, mut manifest) = keys(&folder);
+        assert_eq!(first, ["a", "1", "b", "1", "c", "1"]);
+        assert_eq!(manifest.generations[0].cut, 40);
+        manifest.generations.push(generation(2, 45));
+        write_log(&folder, &manifest, (2, 0), &[(60, "DEL b"), (70, "SET d 1")]);
+        write_log(&folder, &manifest, (2, 1), &[(80, "SET c 2")]);
+        manifest.store(&folder).expect("stored");
+        let (second, manifest) = keys(&folder);
+        assert_eq!(second, ["a", "1", "c", "1", "d", "1"], "neither 45 nor 80");
+        assert_eq!(manifest.generations[1].cut, 70);
+        std::fs::remove_dir_all(&path).expect("removed");
+    }
 }

@@ -11,6 +11,8 @@ use crate::log::{HEADER, Logs, Work};
 use crate::manifest::{Manifest, log_name};
 use crate::server::Event;
 
+/// How long a log that ends waits for the others.
+const LAST_WORD: Duration = Duration::from_secs(2);
 /// How long a full disk is left alone.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -70,16 +72,31 @@ impl<'a> Writer<'a> {
 
     /// Writes until it is stopped or fails; then all ends.
     pub fn run(mut self, interval: Duration) {
+        let mut told = 0;
         loop {
-            let work = self.logs.next_work(self.index, interval);
-            let stop = work.stop;
+            let work = self.logs.next_work(self.index, interval, told);
+            let (stop, mark) = (work.stop, work.mark);
+            told = work.durable;
             if let Err(error) = self.write(work) {
                 return self.logs.fail(error);
             }
-            if stop {
+            if stop && (told >= mark || !self.others_reach(mark)) {
                 return;
             }
         }
+    }
+
+    /// Waits, at the end, for the other logs, so that the last word of this one is that all are on
+    /// disk: with it a log that loses its end later is found out. Returns whether they are.
+    fn others_reach(&self, mark: u64) -> bool {
+        let start = std::time::Instant::now();
+        while self.logs.durable() < mark && !self.logs.failed.load(Ordering::Acquire) {
+            if start.elapsed() > LAST_WORD {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        !self.logs.failed.load(Ordering::Acquire)
     }
 
     fn write(&mut self, work: Work) -> Result<(), Error> {

@@ -5,6 +5,7 @@ mod commands;
 mod items;
 mod ours;
 mod properties;
+mod shared;
 mod time;
 
 use std::ops::Bound;

@@ -11,7 +11,7 @@ use crate::store::{Space, Store, Undo, weight};
 use crate::{Place, request, table};
 
 /// Commands with holes: `K` a key, `F` a field, `V` a value, `N` a number, `T` a short time.
-const WRITES: &[&str] = &[
+pub(super) const WRITES: &[&str] = &[
     "HPEXPIRE K T FIELDS 2 F F",
     "HPEXPIRE K T FIELDS 1 F",
     "HPEXPIRE K T GT FIELDS 2 F F",
@@ -65,7 +65,7 @@ const WRITES: &[&str] = &[
 ];
 
 /// The same for lists, sets, sorted sets and bits. `S` is a score, `E` an end.
-const COLLECTION_WRITES: &[&str] = &[
+pub(super) const COLLECTION_WRITES: &[&str] = &[
     "RPUSH l1 V V V",
     "LPUSH l2 V V",
     "RPUSH K V V V V",
@@ -130,7 +130,7 @@ const COLLECTION_WRITES: &[&str] = &[
     ),
 ];
 
-const READS: &[&str] = &[
+pub(super) const READS: &[&str] = &[
     "HTTL K FIELDS 2 F F",
     "HPEXPIRETIME K FIELDS 1 F",
     "GET K",
@@ -163,7 +163,7 @@ const READS: &[&str] = &[
     "MEMORY USAGE K",
 ];
 
-const COLLECTION_READS: &[&str] = &[
+pub(super) const COLLECTION_READS: &[&str] = &[
     "LLEN K",
     "LRANGE l1 0 -1",
     "LINDEX K -1",
@@ -242,7 +242,7 @@ const DRAWN: &[&str] = &[
     "ZRANDMEMBER K 2",
 ];
 
-fn fill(template: &str, draws: &mut Draws) -> String {
+pub(super) fn fill(template: &str, draws: &mut Draws) -> String {
     let mut pick = |words: &[&str]| words[draws.below(words.len())].to_owned();
     let word = |word| match word {
         "K" => pick(&["k1", "k2", "k3", "k4", "k5", "\"\"", "l1", "s1", "z1"]),
@@ -258,7 +258,7 @@ fn fill(template: &str, draws: &mut Draws) -> String {
 }
 
 /// A request, from a number: mostly one command, sometimes more, a transaction, a flush, a sweep.
-fn request_of(seed: u64) -> Vec<u8> {
+pub(super) fn request_of(seed: u64) -> Vec<u8> {
     let mut draws = Draws::new(seed);
     let line = |draws: &mut Draws| {
         let templates = match draws.below(8) {
@@ -301,7 +301,7 @@ fn pass_time(bench: &mut Bench, seed: u64) {
     bench.unix_ms += [0, 0, 0, 1, 3, 0, 0, 1, 3, 700][Draws::new(!seed).below(10)];
 }
 
-fn check_sizes(store: &Store) {
+pub(super) fn check_sizes(store: &Store) {
     let guard = masstree::pin();
     let (mut counts, mut bytes) = ([0; 3], 0);
     for space in [Space::Keys, Space::Fields, Space::Expiry] {
