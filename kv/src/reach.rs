@@ -69,11 +69,7 @@ pub(crate) fn reach<'a>(
 }
 
 /// All of a transaction's commands are one: none of them runs without locks.
-fn transaction<'a>(
-    commands: &'a [u8],
-    args: &mut Vec<&'a [u8]>,
-    stripes: &mut Vec<u16>,
-) -> Reach {
+fn transaction<'a>(commands: &'a [u8], args: &mut Vec<&'a [u8]>, stripes: &mut Vec<u16>) -> Reach {
     let mut all = Reach::read(Locks::Keys);
     let mut from = Reader::new(commands);
     while let Ok((_, item)) = from.item() {

@@ -38,10 +38,8 @@ pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -
     let entrances = options.entrances.clone();
     let server = Server::open(options)?;
     let redis = Redis::new(bounds, port, nonce(0));
-    let face = |_| Faces {
-        redis: redis.clone(),
-        memcached: Memcached::new(bounds, memcached_port, port),
-    };
+    let face =
+        |_| Faces { redis: redis.clone(), memcached: Memcached::new(bounds, memcached_port, port) };
     eprintln!("standalone: serving Redis clients on {}", entrances[0]);
     for address in &entrances[1..] {
         eprintln!("standalone: serving memcached clients on {address}");

@@ -244,12 +244,13 @@ impl Checkpointer<'_> {
         parallel::each(self.threads, &parts, |&part| {
             let _ = rustix::process::setpriority_process(None, 10);
             let name = part_name(number, part);
-            let written = JournalWriter::create(self.folder, &name, self.manifest.seed(&name), STEP)
-                .map_err(Error::from)
-                .and_then(|mut part| {
-                    walk.write(&mut part)?;
-                    Ok((part.records(), part.finish()?))
-                });
+            let written =
+                JournalWriter::create(self.folder, &name, self.manifest.seed(&name), STEP)
+                    .map_err(Error::from)
+                    .and_then(|mut part| {
+                        walk.write(&mut part)?;
+                        Ok((part.records(), part.finish()?))
+                    });
             if written.is_err() {
                 walk.queue.lock().expect("nobody panics with it").failed = true;
                 walk.changed.notify_all();

@@ -228,11 +228,8 @@ mod tests {
         let generation = Generation { number: 3, start: 70, cut: 90, first: vec![1, 4] };
         let checkpoint =
             Checkpoint { number: 2, begin: 50, end: 60, flush_at: 0, parts: vec![7, 0] };
-        let manifest = Manifest {
-            store: 99,
-            generations: vec![generation],
-            checkpoint: Some(checkpoint),
-        };
+        let manifest =
+            Manifest { store: 99, generations: vec![generation], checkpoint: Some(checkpoint) };
         let bytes = manifest.encode();
         assert_eq!(decode(&bytes), Some(manifest.clone()));
         for bit in 0..bytes.len() * 8 {

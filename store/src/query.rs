@@ -169,11 +169,16 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
             logs.wait_for_room(thread);
         }
         let durable = self.common.durability != Durability::Memory;
-        self.store.serve(self.front.now().unix_ms, &asked.body, &mut reply, &mut |shared, record| {
-            if durable {
-                logs.open(thread).push(shared, record);
-            }
-        });
+        self.store.serve(
+            self.front.now().unix_ms,
+            &asked.body,
+            &mut reply,
+            &mut |shared, record| {
+                if durable {
+                    logs.open(thread).push(shared, record);
+                }
+            },
+        );
         self.expected = reply.len().max(self.expected - self.expected / 16).max(256);
         // Everything that the answer tells of has a timestamp up to this one.
         let position = logs.shared.clock();

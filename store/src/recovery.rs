@@ -334,8 +334,7 @@ mod tests {
     /// Adds a log of one chunk: commands, each with a timestamp of its own, and a mark.
     fn write_log(folder: &Folder, manifest: &Manifest, at: (u64, usize), items: &[(u64, &str)]) {
         let start = manifest.generations.iter().find(|g| g.number == at.0).expect("named").start;
-        let mut journal =
-            begin(folder, manifest, (at.0, at.1, 1), start, 1 << 16).expect("begun");
+        let mut journal = begin(folder, manifest, (at.0, at.1, 1), start, 1 << 16).expect("begun");
         for &(timestamp, line) in items {
             let shared = Shared::new(Limits::default(), timestamp - 10);
             let logs = Logs::new(shared.clone(), 1, 0);

@@ -263,7 +263,12 @@ fn begin_generation(
     let journals = (0..options.threads)
         .map(|thread| begin(folder, &manifest, (number, thread, 1), start, options.log_step))
         .collect::<Result<Vec<_>, _>>()?;
-    manifest.generations.push(Generation { number, start, cut: 0, first: vec![1; options.threads] });
+    manifest.generations.push(Generation {
+        number,
+        start,
+        cut: 0,
+        first: vec![1; options.threads],
+    });
     manifest.store(folder)?;
     Ok((manifest, journals))
 }

@@ -119,9 +119,8 @@ impl<'a> Writer<'a> {
     fn rotate(&mut self, mark: u64) -> Result<(), Error> {
         let at = (self.generation, self.index, self.segment + 1);
         let (folder, manifest, step) = (self.folder, &self.manifest, self.step);
-        let next = wait_for_space(self.logs, self.events, || {
-            begin(folder, manifest, at, mark, step)
-        })?;
+        let next =
+            wait_for_space(self.logs, self.events, || begin(folder, manifest, at, mark, step))?;
         std::mem::replace(&mut self.journal, next).finish()?;
         self.segment += 1;
         self.logs.rotated(self.index, self.segment);

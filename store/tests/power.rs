@@ -118,7 +118,11 @@ fn after_a_power_cut_a_recent_prefix_is_there_and_all_that_was_synced() {
         options.checkpoint_bytes = 1 << 16;
         let clients = [false, true, false, round % 2 == 0];
         let (histories, cut) = life(&disk, options.clone(), &clients, 250 + round * 67 % 400);
-        if round % 2 == 0 { disk.drop_unsynced() } else { disk.tear_unsynced(round) }
+        if round % 2 == 0 {
+            disk.drop_unsynced()
+        } else {
+            disk.tear_unsynced(round)
+        }
         disk.ok();
         let running = Running::start(options).expect("a power cut damages nothing");
         checkpointed += usize::from(running.report.entries > 0);

@@ -26,12 +26,7 @@ impl Face for Plain {
         Parser::new(Limits::default())
     }
 
-    fn take(
-        &mut self,
-        parser: &mut Parser,
-        input: &[u8],
-        desk: &mut Desk<'_, kv::Store>,
-    ) -> Step {
+    fn take(&mut self, parser: &mut Parser, input: &[u8], desk: &mut Desk<'_, kv::Store>) -> Step {
         let Some(length) = parser.parse(input).expect("sound requests") else {
             return Step::More(1);
         };
