@@ -8,7 +8,7 @@
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::Bytes;
-use smr::client::{Retry, Sends};
+use smr::client::Retry;
 use smr::{
     ClientId, ClientMessage, Durability, Incarnation, Now, OpNumber, Outcome, ReplicaId, Reply,
     RequestNumber, View, Viewstamp,
@@ -17,6 +17,7 @@ use smr::{
 use crate::clock;
 use crate::face::{ConnectionId, Face, Order, Status};
 use crate::gateway::{Bounds, Gateway};
+use crate::machine::{Machine, Outgoing};
 use crate::poll::{Poll, Ready, Token, Waker};
 use crate::sessions::{Around, Sessions};
 
@@ -63,7 +64,7 @@ pub struct Front<F: Face> {
     /// What faces see.
     pub status: Status,
     durable: u64,
-    sends: Sends,
+    outgoing: Outgoing,
     ready: Vec<Ready>,
     now: Now,
 }
@@ -96,11 +97,11 @@ impl<F: Face> Front<F> {
         Ok(Front {
             poll: Poll::new()?,
             sessions,
-            gateway: Gateway::new(client, 1, retry, bounds),
+            gateway: Gateway::new(Machine::asking(client, 1, retry), bounds),
             client,
             status,
             durable: 0,
-            sends: Vec::new(),
+            outgoing: Outgoing::default(),
             ready: Vec::new(),
             now: clock::now(),
         })
@@ -163,12 +164,12 @@ impl<F: Face> Front<F> {
         while let Some(news) = self.gateway.next_news() {
             self.sessions.hear(news, &mut self.gateway);
         }
-        let Front { sessions, gateway, status, sends, now, .. } = self;
+        let Front { sessions, gateway, status, outgoing, now, .. } = self;
         let mut around = Around { gateway, status, service, now: *now };
         sessions.resume(&mut around);
         gateway.send(*now);
-        gateway.take_sends(sends);
-        out.extend(sends.drain(..).map(|(_, message)| match message {
+        gateway.take_outgoing(outgoing);
+        out.extend(outgoing.replicas.drain(..).map(|(_, message)| match message {
             ClientMessage::Request { request, .. } => {
                 Asked { number: request.number, read: false, body: request.body }
             }
@@ -257,6 +258,7 @@ pub fn alone(durability: Durability, incarnation: Incarnation, clients: String) 
         },
         view_number: 1,
         memory: None,
+        multicast: None,
         started_at: now.micros,
         connections: 0,
         disk_full: false,
