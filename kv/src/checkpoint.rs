@@ -5,8 +5,8 @@
 //! that one. A flush takes the trees away from under the store; the checkpoint still has them, and
 //! nobody changes them then. `Expiry` follows from `Keys` and is not written.
 //!
-//! A chunk: a version byte, then records: 1, totals (3 x u64), and what image.rs describes (the time
-//! of the next flush only if one is due). Little-endian.
+//! A chunk: a version byte, then records: 1, totals (3 x u64), and what image.rs describes (the
+//! time of the next flush only if one is due). Little-endian.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -243,6 +243,15 @@ impl Store {
         drop(held);
     }
 
+    /// Lets go of trees that another store's flush has replaced. Every command does that, too.
+    ///
+    /// # Panics
+    /// If the store has its trees for itself.
+    pub fn follow(&mut self) {
+        let shared = self.shared.clone().expect("a store on shared trees");
+        self.refresh(&shared);
+    }
+
     /// Ends what [`Store::begin`] began. The locks are still held.
     #[inline]
     fn record(&mut self, shared: &Shared, log: Log<'_>) {

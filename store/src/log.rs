@@ -48,7 +48,8 @@ impl Buffer {
         }
         let chunk = self.chunks.last_mut().expect("just made");
         chunk.extend_from_slice(&shared.tick().to_le_bytes());
-        chunk.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        let length = u32::try_from(record.len()).expect("a record is below 4 GiB");
+        chunk.extend_from_slice(&length.to_le_bytes());
         chunk.extend_from_slice(record);
         self.bytes += 12 + record.len();
     }
@@ -77,7 +78,7 @@ pub(crate) struct Log {
     /// Everything of this log up to here is on disk. Released by the writer after the sync,
     /// acquired by whoever tells of it.
     durable: AtomicU64,
-    /// The segment that is written, and when the checkpoint waits for it, who was rotated.
+    /// The segment that is written. Released by the writer when all before is on disk.
     segment: AtomicU64,
 }
 
@@ -200,7 +201,7 @@ impl Logs {
                 break;
             }
             let left = interval.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
-            // With nothing to do a thread looks ten times a second, which costs nothing to speak of.
+            // With nothing to do it looks as often as it would write.
             let left = if start.elapsed() >= interval { interval } else { left };
             buffer = log.wake.wait_timeout(buffer, left).expect("nobody panics with a buffer").0;
         }

@@ -127,6 +127,7 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         let waited = self.front.wait(LONGEST_SLEEP, &self.store);
         waited.map_err(|e| Error::os("wait for", "sockets", e))?;
         self.look_into_inbox();
+        self.store.follow();
         self.release();
         loop {
             self.front.take(&self.store, &mut self.asked);

@@ -96,7 +96,7 @@ pub(crate) fn recover(folder: &Folder, threads: usize, seed: u64) -> Result<Reco
     let flush_at = replays.iter().filter_map(|replay| replay.flush_at).max();
     if let Some(checkpoint) = &manifest.checkpoint {
         let started = Instant::now();
-        // What a later flush has removed is not in the state, and everything after it is in the logs.
+        // What a later flush has removed is no part of the state; all after it is in the logs.
         if flush.is_none_or(|(timestamp, _)| timestamp <= checkpoint.begin) {
             report.entries = load(folder, &manifest, &shared, threads)?;
         }

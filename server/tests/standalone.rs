@@ -1,0 +1,126 @@
+//! `lockstep serve --standalone` as its users see it.
+
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use resp::Value;
+use support::{Client, PROGRAM, Scratch, bulk, free_ports, ok};
+
+/// A server, which is killed when it goes.
+struct Standalone {
+    child: Child,
+    port: u16,
+}
+
+impl Standalone {
+    fn start(scratch: &Scratch, flags: &[&str]) -> Standalone {
+        let port = free_ports(1)[0];
+        let log = std::fs::File::create(scratch.0.join("log")).expect("a log");
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--standalone", "--resp", &format!("127.0.0.1:{port}"), "--dir"]);
+        command.arg(scratch.0.join("data")).args(flags).stdout(Stdio::null()).stderr(log);
+        command.arg("--die-with-parent").arg(std::process::id().to_string());
+        let server = Standalone { child: command.spawn().expect("it starts"), port };
+        let end = Instant::now() + Duration::from_secs(15);
+        while Client::try_connect(port).is_none() {
+            assert!(Instant::now() < end, "{:?}", std::fs::read_to_string(scratch.0.join("log")));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    fn client(&self) -> Client {
+        Client::try_connect(self.port).expect("it accepts")
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited");
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_was_synced_survives_a_kill_whatever_it_is() {
+    let scratch = Scratch::new();
+    let server = Standalone::start(&scratch, &["--threads", "3"]);
+    let mut clients = [server.client(), server.client(), server.client()];
+    assert_eq!(clients[0].call("MSET a 1 b 2 c 3"), ok());
+    assert_eq!(clients[1].call("HSET h f 1 g 2"), Value::Integer(2));
+    assert_eq!(clients[2].call("ZADD z 1 x 2 y"), Value::Integer(2));
+    assert_eq!(clients[0].call("MULTI"), ok());
+    clients[0].call("INCR a");
+    clients[0].call("RENAME b d");
+    assert_eq!(clients[0].call("EXEC"), Value::Array(vec![Value::Integer(2), ok()]));
+    assert_eq!(clients[1].call("EXPIRE c 1000"), Value::Integer(1));
+    assert_eq!(clients[1].call("DEL nothing"), Value::Integer(0));
+    for client in &mut clients {
+        let synced = Value::Array(vec![Value::Integer(1), Value::Integer(0)]);
+        assert_eq!(client.call("WAITAOF 1 0 0"), synced);
+    }
+    assert_eq!(clients[2].call("LOCKSTEP.DURABILITY sync"), ok());
+    assert_eq!(clients[2].call("SET last 1"), ok());
+    server.kill();
+    let server = Standalone::start(&scratch, &["--threads", "2"]);
+    let mut client = server.client();
+    assert_eq!(
+        client.call("MGET a b d last"),
+        Value::Array(vec![bulk("2"), Value::Null, bulk("2"), bulk("1"),])
+    );
+    assert_eq!(client.call("HGET h g"), bulk("2"));
+    assert_eq!(client.call("ZSCORE z y"), bulk("2"));
+    assert_eq!(client.call("TTL c"), Value::Integer(1000));
+    let keys = ["a", "c", "d", "h", "last", "z"].map(bulk).to_vec();
+    assert_eq!(client.call("KRANGE - +"), Value::Array(keys));
+}
+
+#[test]
+fn cursors_clients_and_watches_are_known_on_all_threads() {
+    let scratch = Scratch::new();
+    let server = Standalone::start(&scratch, &["--threads", "2", "--durability", "memory"]);
+    let (mut one, mut other) = (server.client(), server.client());
+    for key in 0..30 {
+        one.call(&format!("SET key{key:02} v"));
+    }
+    let Value::Array(page) = one.call("SCAN 0 COUNT 20") else { panic!("a page") };
+    let cursor = String::from_utf8_lossy(page[0].as_bytes().expect("a cursor")).into_owned();
+    let Value::Array(page) = other.call(&format!("SCAN {cursor} COUNT 20")) else { panic!() };
+    assert_eq!(page[0], bulk("0"));
+    assert!(matches!(&page[1], Value::Array(keys) if keys.len() == 10), "{page:?}");
+    let Value::Bulk(list) = one.call("CLIENT LIST") else { panic!("a list") };
+    assert_eq!(String::from_utf8_lossy(&list).lines().count(), 2);
+    assert_eq!(one.call("WATCH key00"), ok());
+    assert_eq!(other.call("SET key00 w"), ok());
+    assert_eq!(one.call("MULTI"), ok());
+    one.call("SET key01 w");
+    assert_eq!(one.call("EXEC"), Value::Null);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_to_do() {
+    let refused = |flags: &[&str], expected: &str| {
+        let output = Command::new(PROGRAM).arg("serve").args(flags).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(expected), "{flags:?}: {text}");
+    };
+    refused(&["--standalone"], "--dir (or `dir` in the file) is needed");
+    refused(&["--standalone", "--dir", "x", "--id", "1"], "--id is for replicas");
+    refused(&["--standalone", "--dir", "x", "--threads", "0"], "between 1 and 256");
+    refused(&["--threads", "2"], "for --standalone alone");
+    let scratch = Scratch::new();
+    let server = Standalone::start(&scratch, &[]);
+    let data = scratch.0.join("data");
+    let data = data.to_str().expect("a path");
+    refused(&["--standalone", "--resp", "127.0.0.1:0", "--dir", data], "in use by another process");
+    server.kill();
+    std::fs::remove_file(scratch.0.join("data/manifest")).expect("removed");
+    refused(&["--standalone", "--resp", "127.0.0.1:0", "--dir", data], "holds no store");
+}
