@@ -233,9 +233,16 @@ impl Server {
         let served = std::thread::scope(|scope| {
             for (index, journal) in journals.into_iter().enumerate() {
                 let writer = Writer::new(setting, generation, index, journal);
-                scope.spawn(move || writer.run(options.force_every));
+                let every = options.force_every;
+                scope.spawn(move || {
+                    let _bell = Bell(stop);
+                    writer.run(every);
+                });
             }
-            scope.spawn(|| checkpointer.run());
+            scope.spawn(|| {
+                let _bell = Bell(stop);
+                checkpointer.run();
+            });
             let served = serve(&options, &listeners, &common, &face);
             logs.stop();
             served
@@ -273,7 +280,7 @@ fn begin_generation(
     Ok((manifest, journals))
 }
 
-/// Sets a flag when it goes, however that comes.
+/// Ends the server when its thread ends, by a panic, too: without one of them it is not whole.
 struct Bell<'a>(&'a AtomicBool);
 
 impl Drop for Bell<'_> {
