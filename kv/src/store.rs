@@ -259,8 +259,10 @@ impl Store {
 
     /// Starts to note changes for one request.
     pub(crate) fn begin(&mut self) {
-        self.undo = Undo { totals: self.totals, ..Undo::default() };
-        self.redo.clear();
+        match self.shared {
+            None => self.undo = Undo { totals: self.totals, ..Undo::default() },
+            Some(_) => self.redo.clear(),
+        }
     }
 
     /// Ends the request: what was noted.
