@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -35,8 +35,8 @@ struct History {
     sync: bool,
 }
 
-/// Writes until the server is gone.
-fn write(mut client: Client, name: usize, sync: bool) -> History {
+/// Writes until the server is gone; when it begins it says so at the barrier.
+fn write(mut client: Client, name: usize, sync: bool, ready: &Barrier) -> History {
     let keys = [format!("x{name}"), format!("y{name}")];
     let mut history = History { keys, acknowledged: Vec::new(), sent: 0, sync };
     if sync {
@@ -45,6 +45,7 @@ fn write(mut client: Client, name: usize, sync: bool) -> History {
     // Numbers go on where the life before has left them.
     let first = client.number(&history.keys[0]);
     history.acknowledged.resize(first as usize, Instant::now() - Duration::from_secs(9));
+    ready.wait();
     loop {
         history.sent = history.acknowledged.len() as u64 + 1;
         let [x, y] = &history.keys;
@@ -65,15 +66,16 @@ fn life(
     millis: u64,
 ) -> (Vec<History>, Instant) {
     let running = Running::start(options).expect("it starts");
-    let histories = Mutex::new(Vec::new());
+    let (histories, ready) = (Mutex::new(Vec::new()), Barrier::new(clients.len() + 1));
     let cut = std::thread::scope(|scope| {
         for (name, &sync) in clients.iter().enumerate() {
-            let (client, histories) = (running.client(), &histories);
+            let (client, histories, ready) = (running.client(), &histories, &ready);
             scope.spawn(move || {
-                let history = write(client, name, sync);
+                let history = write(client, name, sync, ready);
                 histories.lock().unwrap().push(history);
             });
         }
+        ready.wait();
         std::thread::sleep(Duration::from_millis(millis));
         let cut = Instant::now();
         disk.cut(0);
@@ -180,9 +182,11 @@ fn a_failed_sync_ends_the_store_and_loses_nothing_that_was_acknowledged() {
     let Some(disk) = mounted("eio") else { return };
     let options = options(&disk.path().join("data"), 2);
     let running = Running::start(options.clone()).expect("it starts");
+    let ready = Barrier::new(2);
     let history = std::thread::scope(|scope| {
         let client = running.client();
-        let writer = scope.spawn(|| write(client, 0, true));
+        let writer = scope.spawn(|| write(client, 0, true, &ready));
+        ready.wait();
         std::thread::sleep(Duration::from_millis(200));
         disk.fail_fsync(0);
         writer.join().expect("no panic")
