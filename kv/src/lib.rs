@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! - All changes of keys go through one primitive, `Store::put` (or swap the trees, for a flush),
-//!   which keeps the pre-images that undo and the checkpoint in progress need.
+//!   which keeps the pre-images that undo and the checkpoint in progress need; or, of a store on
+//!   trees that it shares, what repeats the change.
 //! - Nothing depends on a clock or a random source: time is the context's, and what a logged
 //!   command draws at random comes from its place in the log.
 //! - A key whose time has come is never seen by a command, whether or not it was removed yet.

@@ -91,7 +91,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Disk(error) => Some(error),
+            // What it says itself is said already.
+            Error::Disk(error) => std::error::Error::source(error),
             Error::Os { source, .. } => Some(source),
             _ => None,
         }
