@@ -250,8 +250,8 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
             }
             // Relaxed: the flag stands for itself.
             Order::Shutdown => self.common.stop.store(true, Ordering::Relaxed),
-            // There is no group whose state could be lost.
-            Order::StartOver(_) => {}
+            // There is no group whose state could be lost, or whose members could change.
+            Order::StartOver(_) | Order::Change(_) => {}
         }
     }
 }
