@@ -3,6 +3,7 @@
 //! A group's session only grows. `next` compares and sets it, so that two controllers that both
 //! take themselves for the leader cannot give one number twice ([NOPaxos] 4.3).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
@@ -58,12 +59,13 @@ impl Config {
             }
             Command::Show => return Ok(self.show()),
             Command::Create(id, members) => {
-                if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&id) {
-                    return Err(format!("there are {MAX_GROUPS} groups, and no more can be"));
-                }
-                if !self.groups.contains_key(&id) {
-                    let group = Group { members, ..Group::default() };
-                    changes.push(Change::Group(id, self.groups.insert(id, group)));
+                let is_full = self.groups.len() >= MAX_GROUPS;
+                if let Entry::Vacant(entry) = self.groups.entry(id) {
+                    if is_full {
+                        return Err(format!("there are {MAX_GROUPS} groups, and no more can be"));
+                    }
+                    entry.insert(Group { members, ..Group::default() });
+                    changes.push(Change::Group(id, None));
                 }
                 id
             }

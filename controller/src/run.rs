@@ -158,10 +158,10 @@ impl Watcher {
         // Relaxed: the flag stands for itself.
         while !stop.load(Ordering::Relaxed) {
             self.wait()?;
+            self.follow(clock::now().micros);
+            self.take_answers()?;
+            self.take_datagrams()?;
             let now = clock::now().micros;
-            self.follow(now);
-            self.take_answers(now)?;
-            self.take_datagrams(now)?;
             self.read_configuration(now);
             self.watch.tick(now, &mut self.acts);
             self.act();
@@ -216,7 +216,8 @@ impl Watcher {
         }
     }
 
-    fn take_answers(&mut self, now: u64) -> Result<(), Error> {
+    fn take_answers(&mut self) -> Result<(), Error> {
+        let now = clock::now().micros;
         for answer in self.link.answers().map_err(Error::Face)? {
             match answer {
                 Answer::All(shown) => self.on_shown(now, &shown),
@@ -255,7 +256,7 @@ impl Watcher {
         }
     }
 
-    fn take_datagrams(&mut self, now: u64) -> Result<(), Error> {
+    fn take_datagrams(&mut self) -> Result<(), Error> {
         let mut buffer = [0; 2048];
         for _ in 0..TURN {
             let (length, from) = match self.socket.recv_from(&mut buffer) {
@@ -267,7 +268,7 @@ impl Watcher {
             let Ok(control) = Control::decode(&Bytes::copy_from_slice(&buffer[..length])) else {
                 continue;
             };
-            self.watch.receive(now, from, &control, &mut self.acts);
+            self.watch.receive(clock::now().micros, from, &control, &mut self.acts);
             self.act();
         }
         Ok(())
@@ -303,7 +304,7 @@ fn describe(news: &News) -> String {
             format!("group {:x}: sequencer {at} of session {} {why}", group.0, session.0)
         }
         News::NoOther(group, session) => format!(
-            "group {:x}: NO SEQUENCER ANSWERS that could take over from session {}: start one of \
+            "group {:x}: NOT SERVED: session {} is over and no other sequencer answers; start one of \
              those that the controllers know (`show`)",
             group.0, session.0
         ),

@@ -153,7 +153,7 @@ restarted or is not heard by f+1 members, opens it at another one and tells the 
 Members and clients ask any controller, over UDP, at its address in --peers: there the controllers
 also reach each other, over TCP. Operators give commands over TCP at --listen, a line each:
 
-  $ printf 'show\n' | nc -q1 127.0.0.1 7800
+  $ printf 'show\\n' | nc -q1 127.0.0.1 7800
   all 10.0.0.1:7700,10.0.0.2:7700;a1 3 10.0.0.2:7700 9c27f1d0a4b85e63 10.0.1.1:7500,10.0.1.2:7500
 
   show                       sequencers; then each group: id, session, sequencer, its life, members

@@ -4,6 +4,7 @@
 
 #![allow(missing_docs)]
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -27,9 +28,7 @@ pub struct Site {
 
 /// Runs the whole suite.
 pub fn run(site: &Site) {
-    for socket in site.members.iter().chain([&site.outside]) {
-        socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
-    }
+    site.prepare();
     let checks: [(&str, fn(&Site)); 11] = [
         ("a group without a session", a_group_without_a_session_is_not_served),
         ("stamps", messages_are_numbered_from_one_and_reach_every_member),
@@ -51,6 +50,13 @@ pub fn run(site: &Site) {
 }
 
 impl Site {
+    /// No socket waits for ever.
+    pub fn prepare(&self) {
+        for socket in self.members.iter().chain([&self.outside]) {
+            socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
+        }
+    }
+
     /// Asks until it is answered.
     fn ask(&self, question: &Control) -> (Session, Life, u64) {
         let mut datagram = Vec::new();
@@ -91,7 +97,8 @@ impl Site {
         (session, stamped)
     }
 
-    fn open(&self, group: GroupId, session: u32) {
+    /// Begins a session with all members.
+    pub fn open(&self, group: GroupId, session: u32) {
         let all: Vec<usize> = (0..self.members.len()).collect();
         assert_eq!(self.open_for(group, session, &all), (Session(session), 0));
     }
@@ -111,7 +118,7 @@ impl Site {
         while Instant::now() < end {
             match self.members[member].recv_from(&mut buffer) {
                 Ok((length, _)) => return Bytes::copy_from_slice(&buffer[..length]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => panic!("member {member}: {error}"),
             }
         }
@@ -130,6 +137,10 @@ impl Site {
             self.expect(member, group, stamp, payload);
         }
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 fn message(group: GroupId, payload: &[u8]) -> Vec<u8> {
@@ -309,21 +320,30 @@ fn several_senders_get_one_order(site: &Site) {
                 }
             });
         }
-        let mut orders = Vec::new();
-        for member in 0..site.members.len() {
-            let mut order = Vec::new();
-            for number in 1..=4 * EACH {
-                let (header, payload) = Header::decode(&site.next(member)).expect("a message");
-                assert_eq!((header.group, header.session), (group, Session(1)));
-                assert_eq!(header.sequence, number, "member {member}");
-                order.push(payload);
-            }
-            orders.push(order);
-        }
+        // All at once: a queue is short.
+        let members: Vec<_> = (0..site.members.len())
+            .map(|member| scope.spawn(move || receive_all(site, member, group, 4 * EACH)))
+            .collect();
+        let orders = members.into_iter().map(|member| member.join().expect("it receives all"));
+        let mut orders: Vec<Vec<Bytes>> = orders.collect();
         assert!(orders.iter().all(|order| *order == orders[0]), "two orders");
         let mut all = orders.swap_remove(0);
         all.sort();
         all.dedup();
         assert_eq!(all.len() as u64, 4 * EACH, "a message came twice");
     });
+}
+
+/// The payloads of a session's messages in the order of their numbers, which have no gap. They may
+/// arrive in another one: a switch has many pipelines.
+fn receive_all(site: &Site, member: usize, group: GroupId, count: u64) -> Vec<Bytes> {
+    let mut received = BTreeMap::new();
+    for _ in 0..count {
+        let (header, payload) = Header::decode(&site.next(member)).expect("a message");
+        assert_eq!((header.group, header.session), (group, Session(1)));
+        let before = received.insert(header.sequence, payload);
+        assert_eq!(before, None, "member {member} receives {} twice", header.sequence);
+    }
+    assert!(received.keys().copied().eq(1..=count), "member {member}: {:?}", received.keys());
+    received.into_values().collect()
 }
