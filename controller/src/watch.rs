@@ -8,7 +8,7 @@
 //! Invariants: `Open` is sent only for what is committed, with the life that was committed; nobody
 //! is told of a session that is not open. One that does not lead sends nothing but `Elsewhere`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use oum::{Control, Life, Session};
@@ -16,7 +16,8 @@ use smr::{GroupId, ReplicaId};
 
 use crate::config::Group;
 
-/// Asked of sequencers that serve no group: no group has this id.
+/// What sequencers are probed with, since one answer speaks for all groups: while it has the same
+/// life, a sequencer has the sessions that it has opened. No group has this id.
 const NO_GROUP: GroupId = GroupId(0);
 /// A member's complaint counts for so long, in microseconds.
 const COMPLAINT: u64 = 1_000_000;
@@ -98,8 +99,6 @@ struct Watched {
     /// When the session, or that this one leads, was learnt.
     since: u64,
     opened: bool,
-    /// When the sequencer last said that it has the session.
-    heard: u64,
     /// The members that know the session, a bit each.
     listening: u16,
     /// The members are told again then, and so many probes later again.
@@ -163,7 +162,8 @@ impl Watch {
     /// These sequencers may be chosen.
     pub fn learn_sequencers(&mut self, sequencers: &[SocketAddr]) {
         self.sequencers = sequencers.to_vec();
-        self.alive.retain(|at, _| sequencers.contains(at));
+        let all = self.probed();
+        self.alive.retain(|at, _| all.contains(at));
     }
 
     /// This is committed.
@@ -175,7 +175,6 @@ impl Watch {
             group: group.clone(),
             since: now,
             opened: false,
-            heard: now,
             listening: 0,
             tell: now,
             gap: 1,
@@ -244,26 +243,23 @@ impl Watch {
         self.leads.then_some(self.next_probe)
     }
 
-    /// What is open is probed, and what is not is opened.
+    /// The sequencers that may be chosen, and those that serve though they may not.
+    fn probed(&self) -> BTreeSet<SocketAddr> {
+        let serving = self.groups.values().filter_map(|watched| watched.group.sequencer);
+        self.sequencers.iter().copied().chain(serving.map(|(at, _)| at)).collect()
+    }
+
+    /// Sequencers are probed, and what is not open is opened.
     fn probe(&self, out: &mut Vec<Act>) {
-        let mut serving = Vec::new();
-        for (&id, watched) in &self.groups {
-            let Some((at, life)) = watched.group.sequencer else { continue };
-            serving.push(at);
-            out.push(Act::Send(at, watched.ask(id, life)));
-        }
-        for &at in self.sequencers.iter().filter(|at| !serving.contains(at)) {
-            out.push(Act::Send(at, Control::Probe { group: NO_GROUP }));
-        }
+        let probe = |at| Act::Send(at, Control::Probe { group: NO_GROUP });
+        out.extend(self.probed().into_iter().map(probe));
+        out.extend(self.groups.iter().filter_map(|(&id, watched)| watched.open(id)));
     }
 
     /// Goes on with a group as soon as its session is known.
     fn serve(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
-        let watched = &self.groups[&id];
-        match watched.group.sequencer {
-            Some((at, life)) => out.push(Act::Send(at, watched.ask(id, life))),
-            None => self.judge(now, id, out),
-        }
+        out.extend(self.groups[&id].open(id));
+        self.judge(now, id, out);
     }
 
     fn on_ask(&self, from: SocketAddr, group: GroupId, out: &mut Vec<Act>) {
@@ -284,29 +280,22 @@ impl Watch {
         life: Life,
         out: &mut Vec<Act>,
     ) {
-        let serves = |watched: &Watched| watched.group.sequencer.is_some_and(|(at, _)| at == from);
-        if !self.sequencers.contains(&from) && !self.groups.values().any(serves) {
+        if !self.probed().contains(&from) {
             return;
         }
-        let was_heard = self.alive.insert(from, Alive { life, heard: now }).is_some();
-        let Some(watched) = self.groups.get_mut(&id).filter(|watched| serves(watched)) else {
-            // Somebody may have waited for a sequencer.
-            if !was_heard {
-                let ids: Vec<GroupId> = self.groups.keys().copied().collect();
-                ids.into_iter().for_each(|id| self.judge(now, id, out));
-            }
-            return;
-        };
-        let its_life = watched.group.sequencer.is_some_and(|(_, known)| known == life);
-        if its_life && session == watched.group.session {
-            watched.heard = now;
-            if !watched.opened {
-                watched.opened = true;
-                out.push(Act::Tell(News::Opened(id, session, from, now - watched.since)));
-            }
+        let before = self.alive.insert(from, Alive { life, heard: now });
+        if before.is_none_or(|before| before.life != life) {
+            // Somebody may have waited for it, or have lost it.
+            let ids: Vec<GroupId> = self.groups.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.judge(now, id, out));
         }
-        self.judge(now, id, out);
-        self.tell_members(now, id, out);
+        let Some(watched) = self.groups.get_mut(&id) else { return };
+        let is_it = watched.group.sequencer == Some((from, life));
+        if is_it && session == watched.group.session && !watched.opened {
+            watched.opened = true;
+            out.push(Act::Tell(News::Opened(id, session, from, now - watched.since)));
+            self.tell_members(now, id, out);
+        }
     }
 
     fn on_listening(
@@ -382,7 +371,8 @@ impl Watch {
         if alive.is_some_and(|alive| alive.life != life) {
             return Some(Some(Reason::Restarted));
         }
-        if now >= watched.heard + self.timing.suspect {
+        let heard = alive.filter(|_| watched.opened).map_or(watched.since, |alive| alive.heard);
+        if now >= heard.max(watched.since) + self.timing.suspect {
             return Some(Some(Reason::Silent));
         }
         watched.complaints.retain(|_, &mut at| now < at + COMPLAINT);
@@ -433,13 +423,11 @@ impl Watch {
 }
 
 impl Watched {
-    /// What its sequencer is to be asked.
-    fn ask(&self, id: GroupId, life: Life) -> Control {
-        if self.opened {
-            return Control::Probe { group: id };
-        }
+    /// What is to be sent if the session is not open.
+    fn open(&self, id: GroupId) -> Option<Act> {
+        let (at, life) = self.group.sequencer.filter(|_| !self.opened)?;
         let Group { session, members, .. } = self.group.clone();
-        Control::Open { group: id, session, life, members }
+        Some(Act::Send(at, Control::Open { group: id, session, life, members }))
     }
 
     /// What members and those who ask are told, once the session is open.

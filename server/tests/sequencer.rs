@@ -255,6 +255,26 @@ fn a_sequencer_that_is_alone_comes_back_in_a_higher_session() {
 }
 
 #[test]
+fn a_sequencer_that_a_majority_does_not_hear_is_left() {
+    let site = Site::start(1);
+    let (_, session, place) = site.told_above(Session(0));
+    let complain = |member: u8, session: Session| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let mut datagram = Vec::new();
+        Control::Unheard { group: GROUP, session, from: ReplicaId(member) }.encode(&mut datagram);
+        socket.send_to(&datagram, site.controllers[0]).expect("sent");
+    };
+    complain(1, session);
+    complain(1, session);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(site.command(0, "show").contains(&format!(";a1 {} ", session.0)), "one is not enough");
+    complain(2, session);
+    let (_, next, elsewhere) = site.told_above(session);
+    assert!(next.0 == session.0 + 1 && elsewhere != place, "{next:?} at {elsewhere}");
+    site.serves(elsewhere, next, 1);
+}
+
+#[test]
 fn controllers_are_replaced_and_never_give_a_session_twice() {
     let mut site = Site::start(3);
     let (_, session, place) = site.told_above(Session(0));
