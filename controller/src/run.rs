@@ -304,8 +304,8 @@ fn describe(news: &News) -> String {
             format!("group {:x}: sequencer {at} of session {} {why}", group.0, session.0)
         }
         News::NoOther(group, session) => format!(
-            "group {:x}: NOT SERVED: session {} is over and no other sequencer answers; start one of \
-             those that the controllers know (`show`)",
+            "group {:x}: NOT SERVED: session {} is over and no other sequencer answers; start one \
+             of those that the controllers know (`show`)",
             group.0, session.0
         ),
         News::Opened(group, session, at, micros) => {

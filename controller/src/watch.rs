@@ -31,13 +31,20 @@ const MOST_GAP: u32 = 64;
 pub struct Timing {
     /// Between two probes of a sequencer.
     pub probe: u64,
-    /// A sequencer that has been silent for so long has failed; more than `probe`.
+    /// A sequencer that does not answer the probes of so much time has failed; more than `probe`.
     pub suspect: u64,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
         Timing { probe: 5_000, suspect: 40_000 }
+    }
+}
+
+impl Timing {
+    /// So many probes without an answer are a silence of `suspect`.
+    fn probes(&self) -> u64 {
+        self.suspect.div_ceil(self.probe)
     }
 }
 
@@ -85,11 +92,14 @@ pub enum News {
     Listening(GroupId, Session, u64),
 }
 
-/// A sequencer that has answered.
-#[derive(Clone, Copy, Debug)]
-struct Alive {
-    life: Life,
-    heard: u64,
+/// A sequencer that is probed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Probed {
+    /// The life that it had when it answered last.
+    life: Option<Life>,
+    /// Probes sent since then. Probes are counted, not time, so that a controller that was stopped
+    /// for a while does not take its own silence for the sequencer's.
+    unanswered: u64,
 }
 
 /// A group whose session is watched.
@@ -99,6 +109,8 @@ struct Watched {
     /// When the session, or that this one leads, was learnt.
     since: u64,
     opened: bool,
+    /// How often it was to be opened.
+    tries: u64,
     /// The members that know the session, a bit each.
     listening: u16,
     /// The members are told again then, and so many probes later again.
@@ -120,7 +132,8 @@ pub struct Watch {
     leads: bool,
     leader: Option<SocketAddr>,
     sequencers: Vec<SocketAddr>,
-    alive: BTreeMap<SocketAddr, Alive>,
+    /// The sequencers that may be chosen, and those that serve though they may not.
+    probed: BTreeMap<SocketAddr, Probed>,
     groups: BTreeMap<GroupId, Watched>,
     next_probe: u64,
 }
@@ -133,7 +146,7 @@ impl Watch {
             leads: false,
             leader: None,
             sequencers: Vec::new(),
-            alive: BTreeMap::new(),
+            probed: BTreeMap::new(),
             groups: BTreeMap::new(),
             next_probe: 0,
         }
@@ -144,7 +157,7 @@ impl Watch {
         if leads != self.leads {
             self.leads = leads;
             self.groups.clear();
-            self.alive.clear();
+            self.probed.clear();
             self.next_probe = 0;
         }
     }
@@ -162,8 +175,6 @@ impl Watch {
     /// These sequencers may be chosen.
     pub fn learn_sequencers(&mut self, sequencers: &[SocketAddr]) {
         self.sequencers = sequencers.to_vec();
-        let all = self.probed();
-        self.alive.retain(|at, _| all.contains(at));
     }
 
     /// This is committed.
@@ -175,6 +186,7 @@ impl Watch {
             group: group.clone(),
             since: now,
             opened: false,
+            tries: 0,
             listening: 0,
             tell: now,
             gap: 1,
@@ -243,17 +255,20 @@ impl Watch {
         self.leads.then_some(self.next_probe)
     }
 
-    /// The sequencers that may be chosen, and those that serve though they may not.
-    fn probed(&self) -> BTreeSet<SocketAddr> {
-        let serving = self.groups.values().filter_map(|watched| watched.group.sequencer);
-        self.sequencers.iter().copied().chain(serving.map(|(at, _)| at)).collect()
-    }
-
     /// Sequencers are probed, and what is not open is opened.
-    fn probe(&self, out: &mut Vec<Act>) {
-        let probe = |at| Act::Send(at, Control::Probe { group: NO_GROUP });
-        out.extend(self.probed().into_iter().map(probe));
-        out.extend(self.groups.iter().filter_map(|(&id, watched)| watched.open(id)));
+    fn probe(&mut self, out: &mut Vec<Act>) {
+        let serving = self.groups.values().filter_map(|watched| watched.group.sequencer);
+        let known = self.sequencers.iter().copied();
+        let all: BTreeSet<SocketAddr> = known.chain(serving.map(|(at, _)| at)).collect();
+        self.probed.retain(|at, _| all.contains(at));
+        for at in all {
+            self.probed.entry(at).or_default().unanswered += 1;
+            out.push(Act::Send(at, Control::Probe { group: NO_GROUP }));
+        }
+        for (&id, watched) in &mut self.groups {
+            out.extend(watched.open(id));
+            watched.tries += 1;
+        }
     }
 
     /// Goes on with a group as soon as its session is known.
@@ -280,11 +295,9 @@ impl Watch {
         life: Life,
         out: &mut Vec<Act>,
     ) {
-        if !self.probed().contains(&from) {
-            return;
-        }
-        let before = self.alive.insert(from, Alive { life, heard: now });
-        if before.is_none_or(|before| before.life != life) {
+        let Some(probed) = self.probed.get_mut(&from) else { return };
+        probed.unanswered = 0;
+        if probed.life.replace(life) != Some(life) {
             // Somebody may have waited for it, or have lost it.
             let ids: Vec<GroupId> = self.groups.keys().copied().collect();
             ids.into_iter().for_each(|id| self.judge(now, id, out));
@@ -332,21 +345,21 @@ impl Watch {
         }
     }
 
-    /// Gives the group's session up if it must be.
+    /// Gives the group's session up if it must be, and begins the first one.
     fn judge(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
         let reason = self.fault(now, id);
         let Some(watched) = self.groups.get_mut(&id) else { return };
-        let Some(reason) = reason else {
+        if reason.is_none() && watched.group.sequencer.is_some() {
             watched.stuck = false;
             return;
-        };
+        }
         if watched.proposed.is_some_and(|at| now < at + PROPOSE_AGAIN) {
             return;
         }
         let present = watched.group.session;
         // A life that is over cannot be chosen, and one that is not heard should not be.
         let shun = watched.group.sequencer.filter(|_| reason != Some(Reason::Restarted));
-        let choice = self.choose(now, id, shun.map(|(at, _)| at));
+        let choice = self.choose(id, shun.map(|(at, _)| at));
         let watched = self.groups.get_mut(&id).expect("just seen");
         let Some((sequencer, life)) = choice else {
             // After a start the answers are on their way.
@@ -363,40 +376,36 @@ impl Watch {
         out.push(Act::Propose { group: id, present, sequencer, life });
     }
 
-    /// Whether the group needs another session, and why, if it has one.
-    fn fault(&mut self, now: u64, id: GroupId) -> Option<Option<Reason>> {
+    /// Why the group's session must be given up, if it must.
+    fn fault(&mut self, now: u64, id: GroupId) -> Option<Reason> {
         let watched = self.groups.get_mut(&id)?;
-        let Some((at, life)) = watched.group.sequencer else { return Some(None) };
-        let alive = self.alive.get(&at);
-        if alive.is_some_and(|alive| alive.life != life) {
-            return Some(Some(Reason::Restarted));
+        let (at, life) = watched.group.sequencer?;
+        let probed = self.probed.get(&at).copied().unwrap_or_default();
+        if probed.life.is_some_and(|known| known != life) {
+            return Some(Reason::Restarted);
         }
-        let heard = alive.filter(|_| watched.opened).map_or(watched.since, |alive| alive.heard);
-        if now >= heard.max(watched.since) + self.timing.suspect {
-            return Some(Some(Reason::Silent));
+        let unanswered = if watched.opened { probed.unanswered } else { watched.tries };
+        if unanswered > self.timing.probes() {
+            return Some(Reason::Silent);
         }
         watched.complaints.retain(|_, &mut at| now < at + COMPLAINT);
         // f + 1: without them there is no quorum.
         let enough = watched.group.members.len().div_ceil(2);
-        (watched.complaints.len() >= enough).then_some(Some(Reason::Unheard))
+        (watched.complaints.len() >= enough).then_some(Reason::Unheard)
     }
 
     /// A sequencer that answers: one that the group has not left, or left longest ago; of several,
     /// different groups take different ones.
-    fn choose(
-        &self,
-        now: u64,
-        id: GroupId,
-        shun: Option<SocketAddr>,
-    ) -> Option<(SocketAddr, Life)> {
+    fn choose(&self, id: GroupId, shun: Option<SocketAddr>) -> Option<(SocketAddr, Life)> {
         let count = self.sequencers.len().max(1) as u64;
         let left = &self.groups[&id].left;
         let known = self.sequencers.iter().enumerate();
         let answering = known.filter_map(|(place, &at)| {
-            let alive = self.alive.get(&at)?;
-            let fit = now < alive.heard + self.timing.suspect && Some(at) != shun;
+            let probed = self.probed.get(&at)?;
+            let fit = probed.unanswered <= self.timing.probes() && Some(at) != shun;
             let turn = (place as u64 + id.0 % count) % count;
-            fit.then_some(((left.get(&at).copied().unwrap_or(0), turn), at, alive.life))
+            let rank = (left.get(&at).copied().unwrap_or(0), turn);
+            fit.then_some((rank, at, probed.life?))
         });
         let (_, at, life) = answering.min_by_key(|&(rank, ..)| rank)?;
         Some((at, life))

@@ -44,6 +44,7 @@ impl Leader {
         watch.learn_sequencers(&[sequencer(0), sequencer(1)]);
         let mut leader = Leader { watch, acts: Vec::new() };
         leader.watch.learn_group(0, GROUP, group, &mut leader.acts);
+        leader.tick(0);
         leader
     }
 
@@ -99,14 +100,23 @@ fn listens(acts: &[Act]) -> usize {
 #[test]
 fn a_silent_sequencer_is_left_after_the_time_and_not_before() {
     let mut leader = settled();
-    for now in (5_000..40_000).step_by(5_000) {
+    for now in (5_000..45_000).step_by(5_000) {
         leader.hear(now, sequencer(1), &opened(0, 200));
         assert_eq!(proposals(&leader.tick(now)), []);
     }
-    let acts = leader.tick(40_000);
+    let acts = leader.tick(45_000);
     assert_eq!(proposals(&acts), [(4, sequencer(1), 200)]);
     assert_eq!(reasons(&acts), [Reason::Silent]);
-    assert_eq!(proposals(&leader.tick(45_000)), [], "it waits for the answer");
+    assert_eq!(proposals(&leader.tick(50_000)), [], "it waits for the answer");
+}
+
+#[test]
+fn a_leader_that_was_stopped_does_not_blame_the_sequencer() {
+    let mut leader = settled();
+    assert_eq!(proposals(&leader.tick(5_000)), []);
+    assert_eq!(proposals(&leader.tick(10_000_000)), []);
+    leader.hear(10_000_100, sequencer(0), &opened(4, 100));
+    assert_eq!(proposals(&leader.tick(10_005_000)), []);
 }
 
 #[test]
@@ -215,7 +225,8 @@ fn groups_are_spread_over_the_sequencers() {
     for id in 1..=10 {
         watch.learn_group(0, GroupId(id), &group(0, None), &mut acts);
     }
-    assert_eq!(acts, [], "nobody has answered yet");
+    watch.tick(0, &mut acts);
+    assert_eq!(proposals(&acts), [], "nobody has answered yet");
     let answer =
         |life| Control::Opened { group: GroupId(0), session: Session(0), life, stamped: 0 };
     watch.receive(1, sequencer(0), &answer(Life(5)), &mut acts);
@@ -223,6 +234,7 @@ fn groups_are_spread_over_the_sequencers() {
     let mut late = Watch::new(TIMING);
     late.lead(true);
     late.learn_sequencers(&[sequencer(0), sequencer(1)]);
+    late.tick(0, &mut acts);
     acts.clear();
     for index in 0..2 {
         late.receive(1, sequencer(index), &answer(Life(u64::from(index) + 5)), &mut acts);

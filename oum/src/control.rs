@@ -9,9 +9,9 @@
 //! | 3 | .. | the kind's fields |
 //! | end - 4 | 4 | CRC-32C of all before |
 //!
-//! Datagrams get lost: whoever wants an answer asks again. Every message may come twice or late; the
-//! session says which is newer. An `Open` names the life of the sequencer that it is for: one that
-//! comes late must not begin a session again that the sequencer had before it restarted.
+//! Datagrams get lost: whoever wants an answer asks again. Every message may come twice or late;
+//! the session says which is newer. An `Open` names the life of the sequencer that it is for: one
+//! that comes late must not begin a session again that the sequencer had before it restarted.
 
 use alloc::vec::Vec;
 use bytes::Bytes;

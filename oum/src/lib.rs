@@ -2,8 +2,9 @@
 //! all its members, or announced as dropped.
 //!
 //! [`Header`] is what travels, [`Sender`] and [`Sequencer`] fill it, [`Receiver`] turns what
-//! arrives (late, twice, in any order) into messages, drops and ends of sessions. [`Control`] is how
-//! sessions come about. Pure logic: sockets, clocks and the choice of a sequencer belong to others.
+//! arrives (late, twice, in any order) into messages, drops and ends of sessions. [`Control`] is
+//! how sessions come about. Pure logic: sockets, clocks and the choice of a sequencer belong to
+//! others.
 //!
 //! Invariants: within a session a receiver delivers every sequence number once, in order, as its
 //! message or as dropped; no message of another session or group, and no damaged one, is delivered.

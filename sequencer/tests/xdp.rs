@@ -1,5 +1,5 @@
-//! The suite against the XDP sequencer, between namespaces of this machine, and what sequencing adds
-//! to the latency of multicast. Run by `cargo xtask xdp`, which makes the object that
+//! The suite against the XDP sequencer, between namespaces of this machine, and what sequencing
+//! adds to the latency of multicast. Run by `cargo xtask xdp`, which makes the object that
 //! `SEQUENCER_OBJECT` names; needs root.
 
 mod suite;

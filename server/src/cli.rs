@@ -171,8 +171,8 @@ pub struct Controller {
     /// This controller's place among the controllers, from 0
     #[arg(long)]
     pub id: u8,
-    /// Where the controllers are reached, by id, this one included: host:port,host:port,... Over TCP
-    /// by each other, over UDP by members, clients and sequencers
+    /// Where the controllers are reached, by id, this one included: host:port,host:port,... By each
+    /// other over TCP, by members, clients and sequencers over UDP
     #[arg(long, value_delimiter = ',', required = true)]
     pub peers: Vec<String>,
     /// Where to listen for operators' commands: address:port

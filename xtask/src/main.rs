@@ -1,9 +1,10 @@
-//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec, verbs.
+//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec, verbs, xdp.
 
 #![forbid(unsafe_code)]
 
 mod clients;
 mod compare;
+mod debian;
 mod powercut;
 mod redis_suite;
 mod servers;
@@ -11,6 +12,7 @@ mod sim;
 mod spec;
 mod tidy;
 mod verbs;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,9 @@ enum Task {
     /// Run fabric's tests, and Mu, over RDMA verbs, by soft-RoCE in an emulated machine. Installs
     /// the Debian packages that it needs if it is run as root.
     Verbs(verbs::Arguments),
+    /// Run the sequencers' tests against the XDP sequencer, in namespaces of this machine, and
+    /// measure what it adds to multicast. Installs the Debian packages that it needs; for root.
+    Xdp(xdp::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
         Task::Clients(arguments) => clients::run(&arguments),
         Task::Spec(arguments) => spec::run(&arguments),
         Task::Verbs(arguments) => verbs::run(&arguments),
+        Task::Xdp(arguments) => xdp::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::debian;
+
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Where the kernel and the images are kept for the next run.
@@ -101,43 +103,13 @@ fn obstacle() -> Result<Option<String>> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(Some("it needs Linux on x86-64".into()));
     }
-    let has = |program: &str| {
-        Command::new(program)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
-    if !has("apt-get") || !has("dpkg") {
-        return Ok(Some("it needs Debian's apt-get and dpkg".into()));
+    if let Some(reason) = debian::provide(PACKAGES)? {
+        return Ok(Some(reason));
     }
-    let is_missing = |package: &&&str| {
-        let query = ["--show", "--showformat=${db:Status-Status}", package];
-        let shown = Command::new("dpkg-query").args(query).output();
-        !shown.is_ok_and(|shown| shown.status.success() && shown.stdout == b"installed")
-    };
-    let missing: Vec<&str> = PACKAGES.iter().filter(is_missing).copied().collect();
-    if missing.is_empty() && depends()?.is_some() {
-        return Ok(None);
-    }
-    let list = missing.join(" ");
-    let uid = Command::new("id").arg("-u").output().context("cannot run id")?;
-    if uid.stdout.trim_ascii() != b"0" {
-        return Ok(Some(format!("install first, as root: {list} (and apt-get update)")));
-    }
-    let quietly = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    if !quietly(&["update", "-q"]) {
-        return Ok(Some("apt-get update fails (no network?)".into()));
-    }
-    if !missing.is_empty()
-        && !quietly(&[&["install", "-qy", "--no-install-recommends"], &missing[..]].concat())
+    if depends()?.is_none()
+        && let Some(reason) = debian::update()?
     {
-        return Ok(Some(format!("apt-get cannot install {list}")));
+        return Ok(Some(reason));
     }
     let kernel = depends()?;
     Ok(kernel.is_none().then(|| format!("apt knows no {KERNEL} (it is Debian 12's)")))

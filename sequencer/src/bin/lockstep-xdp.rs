@@ -1,4 +1,4 @@
-//! `lockstep-xdp OBJECT ADDRESS INTERFACE...`: the XDP sequencer until it is told to stop. For root.
+//! `lockstep-xdp OBJECT ADDRESS INTERFACE...`: the XDP sequencer, until it is told to stop.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
