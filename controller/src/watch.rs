@@ -350,7 +350,7 @@ impl Watch {
         let reason = self.fault(now, id);
         let Some(watched) = self.groups.get_mut(&id) else { return };
         if reason.is_none() && watched.group.sequencer.is_some() {
-            watched.stuck = false;
+            (watched.stuck, watched.proposed) = (false, None);
             return;
         }
         if watched.proposed.is_some_and(|at| now < at + PROPOSE_AGAIN) {
@@ -369,10 +369,10 @@ impl Watch {
             }
             return;
         };
-        if let (Some(reason), Some((at, _))) = (reason, watched.group.sequencer) {
+        let is_first = watched.proposed.replace(now).is_none();
+        if let (Some(reason), Some((at, _)), true) = (reason, watched.group.sequencer, is_first) {
             out.push(Act::Tell(News::Failed(id, present, at, reason)));
         }
-        watched.proposed = Some(now);
         out.push(Act::Propose { group: id, present, sequencer, life });
     }
 

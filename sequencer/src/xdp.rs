@@ -99,6 +99,8 @@ pub struct Xdp {
     ebpf: Ebpf,
     socket: UdpSocket,
     life: Life,
+    /// How members are reached: learnt once, since a controller does not wait for slow sequencers.
+    ways: BTreeMap<SocketAddrV4, Way>,
     /// Each group's session, and the interfaces of its members.
     sessions: BTreeMap<GroupId, (Session, Vec<u32>)>,
     counts: Counts,
@@ -140,6 +142,7 @@ impl Xdp {
             ebpf,
             socket,
             life: Life(u64::from_ne_bytes(life)),
+            ways: BTreeMap::new(),
             sessions: BTreeMap::new(),
             counts: Counts::default(),
             events,
@@ -292,11 +295,16 @@ impl Xdp {
     }
 
     /// Through which interface a member is reached, and at which hardware address.
-    fn way(&self, member: SocketAddr) -> Result<(SocketAddrV4, Way), Error> {
+    fn way(&mut self, member: SocketAddr) -> Result<(SocketAddrV4, Way), Error> {
         let SocketAddr::V4(at) = member else {
             return Err(Error::Member(member, "it has no IPv4 address".to_owned()));
         };
-        self.route(at).map(|way| (at, way)).map_err(|why| Error::Member(member, why))
+        if let Some(&way) = self.ways.get(&at) {
+            return Ok((at, way));
+        }
+        let way = self.route(at).map_err(|why| Error::Member(member, why))?;
+        self.ways.insert(at, way);
+        Ok((at, way))
     }
 
     fn route(&self, member: SocketAddrV4) -> Result<Way, String> {

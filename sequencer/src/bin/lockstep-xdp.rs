@@ -44,7 +44,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     let interfaces: Vec<&str> = interfaces.iter().map(String::as_str).collect();
     let events = Box::new(|event: &_| eprintln!("sequencer: {event}"));
-    let xdp = Xdp::open(&PathBuf::from(object), listen, &interfaces, Stamping::On, events)?;
+    let xdp = Xdp::open(&PathBuf::from(object), listen, &interfaces, Stamping::On, events)
+        .map_err(|error| format!("cannot sequence on {listen}: {error}"))?;
     eprintln!("sequencer: stamping messages on {listen} in XDP");
     let counts = xdp.run(&stop)?;
     eprintln!("sequencer: stops; {counts}");

@@ -26,10 +26,12 @@ pub struct Site {
     pub members: Vec<UdpSocket>,
 }
 
+type Check = fn(&Site);
+
 /// Runs the whole suite.
 pub fn run(site: &Site) {
     site.prepare();
-    let checks: [(&str, fn(&Site)); 11] = [
+    let checks: [(&str, Check); 11] = [
         ("a group without a session", a_group_without_a_session_is_not_served),
         ("stamps", messages_are_numbered_from_one_and_reach_every_member),
         ("lengths", any_length_that_fits_a_datagram_arrives_as_it_was_sent),
