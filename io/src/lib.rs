@@ -11,9 +11,8 @@
 //! DATA/incoming                  a checkpoint that is being fetched from a peer
 //! ```
 //!
-//! Invariants: a batch is on disk as a whole or not at all; what `LogWriter::sync` has covered is
-//! there at the next start, or the start reports `Trust::Lost`; after a failed write or fsync
-//! nothing more is written (no retry can know what the kernel has dropped).
+//! A batch is on disk whole or not at all; what `LogWriter::sync` covered is there at the next start,
+//! or that reports `Trust::Lost`; after a failed write nothing more is written.
 #![forbid(unsafe_code)]
 
 mod checkpoint;

@@ -1,9 +1,9 @@
 //! The bytes of an entry of a tree, in checkpoints and in the logs of a shared store.
 //!
 //! A tag, then: of `KEY` and `FIELD`, which set an entry of `Keys` or `Fields`, key length u32,
-//! key, stamp u64, expire_ms u64, value length u32, value; of `NO_KEY` and `NO_FIELD`, which remove one,
-//! key length u32, key; of `FLUSH_AT`, the time of the next flush u64; of `FLUSH`, which removes
-//! everything, nothing. Little-endian. `Expiry` follows from `Keys` and is not written.
+//! key, stamp u64, expire_ms u64, value length u32, value; of `NO_KEY` and `NO_FIELD`, which remove
+//! one, key length u32, key; of `FLUSH_AT`, the time of the next flush u64; of `FLUSH`, which
+//! removes everything, nothing. Little-endian. `Expiry` follows from `Keys` and is not written.
 
 use masstree::Guard;
 use smr::BadCheckpoint;

@@ -2,9 +2,7 @@
 //! connections to the other replicas and those of clients, with threads beside it for what blocks
 //! (the log, checkpoints, connecting).
 //!
-//! A node is put together from a [`Face`], which speaks a protocol with clients, and the service
-//! behind it ([`smr::StateMachine`]):
-//!
+//! A node is a [`Face`], which speaks with clients, and a service ([`smr::StateMachine`]):
 //! ```text
 //! let node = Node::open(options, face, service, events)?;
 //! node.run(&stop)?;

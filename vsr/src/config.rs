@@ -50,8 +50,8 @@ pub struct Limits {
     /// replies to them, which are not counted.
     pub lag_bytes: usize,
     /// A checkpoint is written after four times as many bytes of entries as the last one took, but
-    /// after this many at least and eight times this many at most (durabilities `sync`, `lazy`); the
-    /// first one of a life up to one interval later, by the replica's number.
+    /// after this many at least and eight times this many at most (durabilities `sync`, `lazy`).
+    /// The first one of a life comes up to one interval later, by the replica's number.
     pub checkpoint_bytes: usize,
     /// A catch-up answer carries about this many bytes of entries.
     pub catch_up_bytes: usize,
