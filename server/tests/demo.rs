@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use support::{PROGRAM, Scratch};
 
 /// Ten ports in a row, and ten more a hundred above, that were free a moment ago. They lie below
-/// those that the kernel gives to outgoing connections, and so do those two thousand above.
+/// those that the kernel gives to outgoing connections, and so do those six thousand above.
 fn free_base() -> u16 {
-    let mut base = 20_000 + (std::process::id() % 100 * 100) as u16;
+    let mut base = 20_000 + (std::process::id() % 60 * 100) as u16;
     let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     while !(0..9).all(|offset| free(base + offset) && free(base + 100 + offset)) {
         base += 10;
