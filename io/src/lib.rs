@@ -11,8 +11,8 @@
 //! DATA/incoming                  a checkpoint that is being fetched from a peer
 //! ```
 //!
-//! A batch is on disk whole or not at all; what `LogWriter::sync` covered is there at the next start,
-//! or that reports `Trust::Lost`; after a failed write nothing more is written.
+//! A batch is on disk whole or not at all; what `LogWriter::sync` covered is there at the next
+//! start, or that reports `Trust::Lost`; after a failed write nothing more is written.
 #![forbid(unsafe_code)]
 
 mod checkpoint;
