@@ -216,7 +216,7 @@ The file given with --config has the same settings, in TOML; flags go before it:
   advertise = \"a:6379\"                # --advertise
   dir = \"/var/lib/lockstep\"           # --dir
   durability = \"sync\"                 # --durability: sync, lazy or memory
-  order = \"vsr\"                       # --order: vsr or mu
+  order = \"vsr\"                       # --order: vsr, mu or nopaxos
   memory = \"/run/lockstep\"            # --memory, for order mu
   heartbeat_us = 10000                # --heartbeat-us, for order mu
   slot_bytes = 67584                  # --slot-bytes, for order mu
