@@ -40,22 +40,22 @@ pub struct File {
     pub dir: Option<PathBuf>,
     pub durability: Option<Durability>,
     pub order: Option<Order>,
-    memory: Option<PathBuf>,
-    heartbeat_us: Option<u64>,
-    slot_bytes: Option<usize>,
-    multicast: Option<String>,
+    pub memory: Option<PathBuf>,
+    pub heartbeat_us: Option<u64>,
+    pub slot_bytes: Option<usize>,
+    pub multicast: Option<String>,
     #[serde(default)]
-    controllers: Vec<String>,
-    datagram_bytes: Option<usize>,
+    pub controllers: Vec<String>,
+    pub datagram_bytes: Option<usize>,
     #[serde(default)]
-    members: Vec<u8>,
+    pub members: Vec<u8>,
     pub bootstrap: Option<bool>,
     pub group: Option<String>,
     max_clients: Option<usize>,
     pub command_timeout_ms: Option<u64>,
     max_command_bytes: Option<usize>,
     pub window: Option<usize>,
-    spin_us: Option<u64>,
+    pub spin_us: Option<u64>,
 }
 
 /// Runs a replica until it is told to stop.

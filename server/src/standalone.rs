@@ -17,8 +17,8 @@ use crate::serve::{File, nonce, port_of, side_entrances};
 /// The most query threads.
 const MAX_THREADS: usize = 256;
 
-/// Runs the store until it is told to stop.
-pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<()> {
+/// What only replicas have is not taken in silence.
+fn refuse_replicas_flags(flags: &Serve, file: &File) -> Result<()> {
     let foreign = [
         ("id", flags.id.is_some() || file.id.is_some()),
         ("peers", !flags.peers.is_empty() || !file.peers.is_empty()),
@@ -27,10 +27,24 @@ pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -
         ("group", flags.group.is_some() || file.group.is_some()),
         ("advertise", flags.advertise.is_some() || file.advertise.is_some()),
         ("window", flags.window.is_some() || file.window.is_some()),
+        ("memory", flags.memory.is_some() || file.memory.is_some()),
+        ("heartbeat-us", flags.heartbeat_us.is_some() || file.heartbeat_us.is_some()),
+        ("slot-bytes", flags.slot_bytes.is_some() || file.slot_bytes.is_some()),
+        ("multicast", flags.multicast.is_some() || file.multicast.is_some()),
+        ("controllers", !flags.controllers.is_empty() || !file.controllers.is_empty()),
+        ("datagram-bytes", flags.datagram_bytes.is_some() || file.datagram_bytes.is_some()),
+        ("members", !flags.members.is_empty() || !file.members.is_empty()),
+        ("spin-us", flags.spin_us.is_some() || file.spin_us.is_some()),
     ];
     for (name, given) in foreign {
         ensure!(!given, "--{name} is for replicas: a --standalone server has none");
     }
+    Ok(())
+}
+
+/// Runs the store until it is told to stop.
+pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<()> {
+    refuse_replicas_flags(&flags, &file)?;
     let options = options(flags, file, bounds)?;
     let bounds = Bounds { durability: options.durability, ..bounds };
     let port = port_of(&options.entrances[0])?;

@@ -113,6 +113,11 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
     };
     refused(&["--standalone"], "--dir (or `dir` in the file) is needed");
     refused(&["--standalone", "--dir", "x", "--id", "1"], "--id is for replicas");
+    refused(&["--standalone", "--dir", "x", "--spin-us", "1"], "--spin-us is for replicas");
+    refused(
+        &["--standalone", "--dir", "x", "--controllers", "a:1"],
+        "--controllers is for replicas",
+    );
     refused(&["--standalone", "--dir", "x", "--threads", "0"], "between 1 and 256");
     refused(&["--threads", "2"], "for --standalone alone");
     let scratch = Scratch::new();
