@@ -11,18 +11,11 @@ use std::time::{Duration, Instant};
 use resp::Value;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
-use support::{Client, Group, bulk, ok};
+use support::{Client, Group, bulk, error_of, ok};
 
 fn group(replicas: usize, flags: &[&str]) -> Group {
     let flags: Vec<&str> = ["--order", "mu"].iter().chain(flags).copied().collect();
     Group::start(replicas, "memory", &flags)
-}
-
-fn error_of(reply: &Value) -> String {
-    match reply {
-        Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
-        other => panic!("no error: {other:?}"),
-    }
 }
 
 /// Waits until a field of the replica's `memory` has this value.
@@ -70,27 +63,9 @@ fn every_replica_serves_and_says_who_may_write_its_log() {
 fn a_killed_leader_is_replaced_and_rejoins() {
     let mut group = group(3, &[]);
     let mut acknowledged = 0;
-    for round in 0..5 {
-        let primary = group.primary();
-        let mut client = group.client((primary + 1) % 3);
-        for _ in 0..50 {
-            assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1));
-            acknowledged += 1;
-        }
-        group.kill(primary);
-        for _ in 0..50 {
-            assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1), "{round}");
-            acknowledged += 1;
-        }
-        group.spawn(primary, false);
-        group.wait_until_served(primary);
-        assert_eq!(group.client(primary).call("GET count"), bulk(&acknowledged.to_string()));
-        // It has its memory again and votes: the next one may end.
-        let end = Instant::now() + Duration::from_secs(15);
-        while !matches!(group.status(primary, "role").as_str(), Some("primary" | "backup")) {
-            assert!(Instant::now() < end, "{}", group.logs());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    for _ in 0..5 {
+        let killed = group.count_through_the_end_of_the_primary(&mut acknowledged);
+        group.wait_until_it_votes(killed);
     }
 }
 
@@ -238,24 +213,7 @@ fn a_group_of_one_serves_and_forgets() {
 #[test]
 fn a_whole_group_that_was_killed_has_what_its_disks_have() {
     for durability in ["sync", "lazy"] {
-        let mut group = Group::start(3, durability, &["--order", "mu"]);
-        let mut client = group.client(1);
-        if durability == "lazy" {
-            assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
-        }
-        for number in 0..100 {
-            assert_eq!(client.call(&format!("SET key{number} {number}")), ok());
-        }
-        for _ in 0..2 {
-            (0..3).for_each(|id| group.kill(id));
-            (0..3).for_each(|id| group.spawn(id, false));
-            group.wait_until_served(0);
-            let mut client = group.client(0);
-            for number in 0..100 {
-                let value = client.call(&format!("GET key{number}"));
-                assert_eq!(value, bulk(&number.to_string()), "{durability}");
-            }
-        }
+        Group::start(3, durability, &["--order", "mu"]).keep_through_the_end_of_all(100);
     }
 }
 

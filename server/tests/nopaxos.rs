@@ -14,7 +14,7 @@ use oum::{CONTROL_MAGIC, Control, Sequencer, Session};
 use resp::Value;
 use serde_json::json;
 use smr::GroupId;
-use support::{Group, bulk, free_ports, ok};
+use support::{Group, bulk, error_of, free_ports, ok};
 
 /// A controller and the sequencers that it has begun, in threads of the test.
 struct Network {
@@ -148,21 +148,6 @@ fn group(replicas: usize, durability: &'static str, flags: &[&str]) -> (Network,
     (network, group)
 }
 
-fn error_of(reply: &Value) -> String {
-    match reply {
-        Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
-        other => panic!("no error: {other:?}"),
-    }
-}
-
-fn wait_until(what: &str, group: &Group, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(15);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}: {}", group.logs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn multicast(group: &Group, id: usize, field: &str) -> serde_json::Value {
     group.status(id, "multicast")[field].clone()
 }
@@ -180,7 +165,7 @@ fn every_replica_serves_and_says_whom_it_listens_to() {
     let sequencer = network.shared.sequencer.lock().unwrap().to_string();
     for id in 0..3 {
         assert_eq!(group.status(id, "order"), json!("nopaxos"));
-        wait_until("the session", &group, || multicast(&group, id, "session") == 1);
+        group.wait_until("the session", || multicast(&group, id, "session") == 1);
         assert_eq!(multicast(&group, id, "sequencer"), json!(sequencer));
     }
     let port = group.ports[1].to_string();
@@ -197,24 +182,9 @@ fn a_killed_leader_is_replaced_and_rejoins() {
     for durability in ["memory", "sync"] {
         let (_network, mut group) = group(3, durability, &[]);
         let mut acknowledged = 0;
-        for round in 0..3 {
-            let primary = group.primary();
-            let mut client = group.client((primary + 1) % 3);
-            for _ in 0..50 {
-                assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1));
-                acknowledged += 1;
-            }
-            group.kill(primary);
-            for _ in 0..50 {
-                assert_eq!(client.call("INCR count"), Value::Integer(acknowledged + 1), "{round}");
-                acknowledged += 1;
-            }
-            group.spawn(primary, false);
-            group.wait_until_served(primary);
-            assert_eq!(group.client(primary).call("GET count"), bulk(&acknowledged.to_string()));
-            // The next one may end when this one remembers.
-            let role = || group.status(primary, "role");
-            wait_until("it rejoins", &group, || role() == "backup" || role() == "primary");
+        for _ in 0..3 {
+            let killed = group.count_through_the_end_of_the_primary(&mut acknowledged);
+            group.wait_until_it_votes(killed);
         }
     }
 }
@@ -243,7 +213,7 @@ fn a_dead_sequencer_is_replaced() {
             assert_eq!(answer, Value::Integer(acknowledged));
         }
         for id in 0..3 {
-            wait_until("the session", &group, || multicast(&group, id, "session") == round + 1);
+            group.wait_until("the session", || multicast(&group, id, "session") == round + 1);
         }
     }
 }
@@ -313,8 +283,7 @@ fn native_clients_count_replies_through_the_end_of_leaders_and_sequencers() {
         }
         if round % 2 == 0 {
             group.spawn(primary, false);
-            let role = || group.status(primary, "role");
-            wait_until("it rejoins", &group, || role() == "backup" || role() == "primary");
+            group.wait_until_it_votes(primary);
         }
     }
     // Many under way.
@@ -361,23 +330,7 @@ fn a_replica_that_was_away_fetches_the_state() {
 fn a_whole_group_that_was_killed_has_what_its_durability_says() {
     for durability in ["sync", "lazy"] {
         let (_network, mut group) = group(3, durability, &[]);
-        let mut client = group.client(1);
-        if durability == "lazy" {
-            assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
-        }
-        for number in 0..50 {
-            assert_eq!(client.call(&format!("SET key{number} {number}")), ok());
-        }
-        for _ in 0..2 {
-            (0..3).for_each(|id| group.kill(id));
-            (0..3).for_each(|id| group.spawn(id, false));
-            group.wait_until_served(0);
-            let mut client = group.client(0);
-            for number in 0..50 {
-                let value = client.call(&format!("GET key{number}"));
-                assert_eq!(value, bulk(&number.to_string()), "{durability}");
-            }
-        }
+        group.keep_through_the_end_of_all(50);
     }
     let (_network, mut group) = group(3, "memory", &[]);
     assert_eq!(group.client(0).call("SET key value"), ok());

@@ -200,6 +200,63 @@ impl Group {
         }
     }
 
+    /// Waits until this holds.
+    pub fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "{what}: {}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until the replica has its memory again and votes: the next one may end.
+    pub fn wait_until_it_votes(&self, id: usize) {
+        let votes = || matches!(self.status(id, "role").as_str(), Some("primary" | "backup"));
+        self.wait_until("it rejoins", votes);
+    }
+
+    /// Counts through the end of the primary, of a group of three, and has it serve again. Returns
+    /// who it was.
+    pub fn count_through_the_end_of_the_primary(&mut self, acknowledged: &mut i64) -> usize {
+        let primary = self.primary();
+        let mut client = self.client((primary + 1) % 3);
+        let mut count = || {
+            for _ in 0..50 {
+                assert_eq!(client.call("INCR count"), Value::Integer(*acknowledged + 1));
+                *acknowledged += 1;
+            }
+        };
+        count();
+        self.kill(primary);
+        // The gateway finds the new primary by itself.
+        count();
+        self.spawn(primary, false);
+        self.wait_until_served(primary);
+        assert_eq!(self.client(primary).call("GET count"), bulk(&acknowledged.to_string()));
+        primary
+    }
+
+    /// Kills all of a group of three, twice, and finds so many keys, which are durable, again.
+    pub fn keep_through_the_end_of_all(&mut self, keys: usize) {
+        let mut client = self.client(1);
+        if self.durability == "lazy" {
+            assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
+        }
+        for number in 0..keys {
+            assert_eq!(client.call(&format!("SET key{number} {number}")), ok());
+        }
+        for _ in 0..2 {
+            (0..3).for_each(|id| self.kill(id));
+            (0..3).for_each(|id| self.spawn(id, false));
+            self.wait_until_served(0);
+            let mut client = self.client(0);
+            for number in 0..keys {
+                let value = client.call(&format!("GET key{number}"));
+                assert_eq!(value, bulk(&number.to_string()), "{}", self.durability);
+            }
+        }
+    }
+
     pub fn logs(&self) -> String {
         let log = |id: usize| std::fs::read_to_string(self.scratch.0.join(format!("{id}.log")));
         (0..self.children.len()).map(|id| log(id).unwrap_or_default()).collect()
@@ -271,6 +328,14 @@ impl Client {
 
 pub fn bulk(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
+}
+
+/// The text of an error.
+pub fn error_of(reply: &Value) -> String {
+    match reply {
+        Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("no error: {other:?}"),
+    }
 }
 
 pub fn ok() -> Value {
