@@ -63,7 +63,7 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn disks_lag(&self) -> bool {
         let most = u64::from(self.limits().kept / 2);
         let lag = self.recent.last().op.0 - self.stable.op.0;
-        self.is_lazy() && (lag >= most || self.disk.backlog >= most)
+        self.is_lazy() && (lag >= most || self.disk_is_full())
     }
 
     fn propose_next(&mut self, now: Now, previous: Viewstamp, content: Content, out: &mut Out) {

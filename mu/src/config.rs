@@ -48,7 +48,8 @@ pub struct Limits {
     /// travels never takes a replica back. In `lazy` a leader proposes nothing while half as many
     /// operations are not durable.
     pub kept: u32,
-    /// How many bytes they may have, but for the last `slots`.
+    /// How many bytes they may have, but for the last `slots`. In `sync` and `lazy` a replica takes
+    /// nothing more while half as many wait for its disk.
     pub kept_bytes: usize,
     /// Words of 64 bits per slot, 24 to 2^20. Slots are laid out one after the other; a multiple
     /// of 8 that is no power of two spreads them over the cache. A request whose body is longer

@@ -210,7 +210,7 @@ impl<M: Memory> Replica<M> {
         }
         let stall = if self.waits_for_disks() { timing.disk_stall } else { timing.stall };
         let since = now.micros.saturating_sub(timing.disk_stall);
-        let is_stuck = !is_idle && self.disk.stalled(since);
+        let is_stuck = !is_idle && self.disk.stores.stalled(since);
         if now.micros < self.lead.progress_at + stall && !is_stuck {
             return;
         }

@@ -5,15 +5,14 @@
 //! promise. A follower tells the leader whose number it has promised how far that leader's own
 //! entries are stored, in words of the leader's board.
 //!
-//! Invariants: a promise counts only once it is on disk; `disk` is a viewstamp of the present log,
-//! and everything up to it is stored; nothing is told that is not stored, and nothing told counts
-//! under another number or for another life.
+//! Invariants: a promise counts only once it is on disk; nothing is told that is not stored, and
+//! nothing told counts under another number or for another life.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smr::contract::Output;
+use smr::stores::Stores;
 use smr::{
     Content, Durability, Entry, Now, OpNumber, ReplicaId, StoreBatch, StoreNumber, View, Viewstamp,
 };
@@ -23,30 +22,10 @@ use crate::event::{Memory, Purpose};
 use crate::layout::{self, BOARD, LOG, MIN_PROPOSAL};
 use crate::replica::{Out, Replica};
 
-#[derive(Debug)]
-struct Outstanding {
-    number: StoreNumber,
-    issued_at: u64,
-    /// The log's last viewstamp on disk once the batch is stored.
-    disk: Viewstamp,
-    view: View,
-    entries: u64,
-}
-
 /// The state of the disk.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
-    last: StoreNumber,
-    outstanding: VecDeque<Outstanding>,
-    /// Entries that are not stored yet.
-    pub(crate) backlog: u64,
-    /// The last entry on disk.
-    pub(crate) disk: Viewstamp,
-    /// The highest view on disk.
-    pub(crate) view: View,
-    /// The highest view that was handed to it.
-    issued: View,
-    pub(crate) trim: Option<OpNumber>,
+    pub(crate) stores: Stores,
     /// minProposal as it was last seen in the own log.
     promised: View,
     /// What was told last: under which number, how far.
@@ -59,30 +38,6 @@ pub(crate) struct StoreChange {
     pub(crate) reset: Option<Viewstamp>,
     pub(crate) truncate: Option<Viewstamp>,
     pub(crate) append: Vec<Arc<Entry>>,
-}
-
-impl Disk {
-    pub(crate) fn start(&mut self, view: View, disk: Viewstamp) {
-        self.view = view;
-        self.issued = view;
-        self.disk = disk;
-    }
-
-    /// Whether it owes an answer since before `since`, in [`Now::micros`].
-    pub(crate) fn stalled(&self, since: u64) -> bool {
-        self.outstanding.front().is_some_and(|batch| batch.issued_at < since)
-    }
-
-    fn clamp(&mut self, keep: Viewstamp) {
-        for batch in &mut self.outstanding {
-            if batch.disk.op > keep.op {
-                batch.disk = keep;
-            }
-        }
-        if self.disk.op > keep.op {
-            self.disk = keep;
-        }
-    }
 }
 
 impl<M: Memory> Replica<M> {
@@ -98,30 +53,21 @@ impl<M: Memory> Replica<M> {
     /// Stores a change together with the present view, as one batch.
     pub(crate) fn store_batch(&mut self, now: Now, change: StoreChange, out: &mut Out) {
         let StoreChange { reset, truncate, append } = change;
+        let stores = &mut self.disk.stores;
         if let Some(keep) = truncate {
-            self.disk.clamp(keep);
+            stores.clamp(keep);
         }
         if reset.is_some() {
-            self.disk.clamp(Viewstamp::default());
+            stores.clamp(Viewstamp::default());
         }
-        let view = self.view.max(self.disk.promised);
-        let view = (view > self.disk.issued).then_some(view);
-        self.disk.issued = view.unwrap_or(self.disk.issued);
-        self.disk.last.0 += 1;
-        let number = self.disk.last;
+        let (view, newest) = (self.view.max(self.disk.promised), stores.newest_view());
         let starts = |entry: &Arc<Entry>| entry.content == Content::ViewStart;
-        let awaited = view.is_some() || append.iter().any(starts);
-        let entries = append.len() as u64;
-        self.disk.backlog += entries;
-        self.disk.outstanding.push_back(Outstanding {
-            number,
-            issued_at: now.micros,
-            disk: self.log.last(),
-            view: self.disk.issued,
-            entries,
-        });
-        self.checkpoints.grown += append.iter().map(|entry| entry.size()).sum::<usize>();
-        let (truncate, trim) = (truncate.map(|keep| keep.op), self.disk.trim.take());
+        let awaited = view > newest || append.iter().any(starts);
+        let bytes = append.iter().map(|entry| entry.size()).sum();
+        let number = stores.issue(now, self.log.last(), view.max(newest), bytes);
+        let (truncate, trim) = (truncate.map(|keep| keep.op), stores.take_trim());
+        let view = (view > newest).then_some(view);
+        self.checkpoints.grown += bytes;
         out.push(Output::Store(StoreBatch { number, reset, truncate, append, view, trim }));
         if self.is_lazy() && awaited {
             out.push(Output::Flush);
@@ -145,12 +91,7 @@ impl<M: Memory> Replica<M> {
     }
 
     pub(crate) fn on_stored(&mut self, now: Now, number: StoreNumber, out: &mut Out) {
-        while self.disk.outstanding.front().is_some_and(|batch| batch.number <= number) {
-            let batch = self.disk.outstanding.pop_front().expect("just seen");
-            self.disk.disk = batch.disk;
-            self.disk.view = self.disk.view.max(batch.view);
-            self.disk.backlog -= batch.entries;
-        }
+        self.disk.stores.on_stored(number);
         self.tell_leader(out);
         self.durable_moved(now, out);
     }
@@ -165,12 +106,13 @@ impl<M: Memory> Replica<M> {
         self.memory.load(LOG, MIN_PROPOSAL, &mut word);
         // A leader that does not know yet that it is one no more keeps its view until it does.
         self.disk.promised = View(word[0]);
-        if self.view.max(self.disk.promised) > self.disk.issued {
+        if self.view.max(self.disk.promised) > self.disk.stores.newest_view() {
             self.store_batch(now, StoreChange::default(), out);
         }
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::PromiseNotStored) {
-            self.disk.view = self.disk.issued;
+            let stores = &mut self.disk.stores;
+            stores.start(stores.newest_view(), stores.disk());
         }
         self.tell_leader(out);
     }
@@ -180,7 +122,7 @@ impl<M: Memory> Replica<M> {
         let number = self.disk.promised;
         let leader = number.primary();
         let nobody = leader == self.me || leader.0 >= self.config.replicas;
-        if number == View::default() || nobody || self.disk.view < number {
+        if number == View::default() || nobody || self.disk.stores.view() < number {
             return;
         }
         let op = self.stored_under(number);
@@ -200,9 +142,9 @@ impl<M: Memory> Replica<M> {
         }
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::DurableUnderOldNumber) {
-            return self.disk.disk.op;
+            return self.disk.stores.disk().op;
         }
-        if self.disk.disk.view == number { self.disk.disk.op } else { OpNumber(0) }
+        if self.disk.stores.disk().view == number { self.disk.stores.disk().op } else { OpNumber(0) }
     }
 
     /// A write to a leader's board has failed: it is made again.
@@ -242,7 +184,7 @@ impl<M: Memory> Replica<M> {
             return true;
         }
         match replica == self.me {
-            true => self.disk.view >= self.lead.number,
+            true => self.disk.stores.view() >= self.lead.number,
             false => self.followers[replica.index()].promised,
         }
     }
@@ -254,7 +196,7 @@ impl<M: Memory> Replica<M> {
             return self.log.last().op.0;
         }
         match replica == self.me {
-            true if self.disk.disk.view == self.lead.number => self.disk.disk.op.0,
+            true if self.disk.stores.disk().view == self.lead.number => self.disk.stores.disk().op.0,
             true => 0,
             false => self.followers[replica.index()].durable.0,
         }

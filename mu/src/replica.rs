@@ -472,7 +472,7 @@ impl<M: Memory> Protocol for Replica<M> {
             view: self.view(),
             op: self.recent.last(),
             commit: self.executed.op,
-            disk: self.disk.disk,
+            disk: self.disk.stores.disk(),
             durable: self.durable(),
             checkpoint: self.checkpoints.written,
             lag_bytes: if lazy { self.log.bytes() } else { 0 },

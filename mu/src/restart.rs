@@ -42,7 +42,7 @@ impl<M: Memory> Replica<M> {
         let Recovered { trust, view, log, .. } = recovered;
         if trust == Trust::Lost {
             self.log = Log::new(base);
-            self.disk.start(view, base);
+            self.disk.stores.start(view, base);
             self.recovery = Some(Recovery::new(now));
             let change = StoreChange { reset: Some(base), ..StoreChange::default() };
             return self.store_batch(now, change, out);
@@ -51,7 +51,7 @@ impl<M: Memory> Replica<M> {
         self.log = log;
         let last = self.log.last();
         self.view = self.view.max(last.view);
-        self.disk.start(view, last);
+        self.disk.stores.start(view, last);
         if self.view > view {
             // A transferred checkpoint may have reached the disk without its view.
             self.store_batch(now, StoreChange::default(), out);

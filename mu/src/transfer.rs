@@ -155,7 +155,7 @@ impl<M: Memory> Replica<M> {
             self.checkpoints.written = position;
             self.checkpoints.writing = None;
             if self.is_durable() {
-                self.disk.trim = Some(position.op);
+                self.disk.stores.trim(position.op);
             }
         }
     }
