@@ -39,7 +39,7 @@ impl<M: Memory> Replica<M> {
                 self.lead.blocked_at = None;
                 return;
             }
-            if self.disks_lag() && !first {
+            if !first && (self.disks_lag() || self.must_keep()) {
                 return; // memory stays bounded
             }
             if !self.may_reuse(last.op.next()) {
@@ -178,6 +178,8 @@ impl<M: Memory> Replica<M> {
         let follower = &mut self.followers[peer.index()];
         follower.sent = sent;
         follower.stage = if is_all { Stage::Confirmed } else { Stage::Feeding };
+        self.fed(peer, sent, is_all);
+        let follower = &self.followers[peer.index()];
         if !is_all && follower.informed < decided {
             self.tell_decided(peer, decided, out);
         }
@@ -280,11 +282,15 @@ impl<M: Memory> Replica<M> {
 
     /// How far the log is decided: written at a majority; and in `sync` on disk there. In `lazy` a
     /// replica counts once the leader's first entry is on its disk: then its log is this leader's,
-    /// and how the views before ended is final.
+    /// and how the views before ended is final. Where the ring has no room for a first entry, what
+    /// was adopted is decided when nothing else is left.
     fn decidable(&self) -> u64 {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::AckBeforeStored) {
             return self.quorum_value(|id| self.acked(id));
+        }
+        if self.is_durable() && self.lead.blocked_at.is_some() && self.is_only_log() {
+            return self.recent.last().op.0;
         }
         match self.config.durability {
             Durability::Memory => self.quorum_value(|id| self.acked(id)),
@@ -326,8 +332,8 @@ impl<M: Memory> Replica<M> {
         self.lead.configs.iter().map(of).min().expect("of a leader")
     }
 
-    /// Tells followers what is decided when no slot will soon (A.4.3), and leaves behind who holds
-    /// up the reuse of slots.
+    /// Tells followers, and disks, what is decided when no slot will soon (A.4.3), and leaves behind
+    /// who holds up the reuse of slots.
     pub(crate) fn inform(&mut self, now: Now, out: &mut Out) {
         let executed = self.executed.op;
         if self.recent.last().op == executed {
@@ -339,14 +345,23 @@ impl<M: Memory> Replica<M> {
                 }
                 self.tell_durable(id, out);
             }
+            if self.is_durable() && executed == self.lead.start && self.may_reuse(executed.next()) {
+                // Only the next entry says on disk that the first is decided: groups that stop again
+                // and again, asked for nothing, would leave a ring of first entries.
+                let content = Content::Batch { unix_ms: now.unix_ms, requests: Vec::new() };
+                self.lead.progress_at = now.micros;
+                self.propose_next(now, self.executed, content, out);
+            }
         }
+        self.reserve_tick(now);
         let patience = self.config.timing.stall / 2;
-        let slowest = self.slowest().0;
+        let (slowest, head) = self.slowest();
         let others = |id: &ReplicaId| *id != slowest && self.followers[id.index()].is_confirmed();
         let others: Vec<ReplicaId> = self.replicas().filter(others).collect();
         if self.lead.blocked_at.is_some_and(|at| now.micros >= at + patience)
             && self.is_quorum(crate::members::set(&others))
             && slowest != self.me
+            && head < executed
         {
             self.drop_follower(now, slowest, 5, out);
             self.propose(now, out);

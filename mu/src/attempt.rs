@@ -23,6 +23,7 @@ use crate::members;
 use crate::message::Message;
 use crate::permission::{request, seal};
 use crate::replica::{Out, Replica};
+use crate::reserve::Reserve;
 
 /// What the replication plane does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +137,10 @@ pub(crate) struct Lead {
     /// Whose majorities are needed.
     pub(crate) configs: Vec<u16>,
     pub(crate) short: Option<Short>,
+    /// What is kept for a replica that fetches a checkpoint,
+    pub(crate) reserve: Option<Reserve>,
+    /// and not before this time.
+    pub(crate) reserve_at: u64,
     /// Permission requests made.
     asked: u32,
     pub(crate) scratch: Vec<u8>,
@@ -525,9 +530,9 @@ impl<M: Memory> Replica<M> {
         Ok((chosen, decided))
     }
 
-    /// Whether the log of a follower, as it was read, has this entry.
-    pub(crate) fn has_read(&self, id: ReplicaId, at: Viewstamp) -> bool {
-        self.log_of(id).is_some_and(|(_, run)| run.iter().any(|slot| slot.viewstamp() == at))
+    /// The slot of this entry in the log of a follower, as it was read.
+    pub(crate) fn slot_read(&self, id: ReplicaId, at: Viewstamp) -> Option<&Slot> {
+        self.log_of(id)?.1.iter().find(|slot| slot.viewstamp() == at)
     }
 
     /// The end of a follower's log, and its slots that were read and are a part of it: they go on
@@ -558,7 +563,9 @@ impl<M: Memory> Replica<M> {
     /// A follower needs what this leader does not have any more: it must fetch a checkpoint.
     pub(crate) fn leave_behind(&mut self, now: Now, peer: ReplicaId, out: &mut Out) {
         let source = self.checkpoint_source(peer);
-        self.send(peer, Message::NeedState { above: self.worth_fetching(), source }, out);
+        let above = self.worth_fetching();
+        self.send(peer, Message::NeedState { above, source }, out);
+        self.reserve(now, peer, above);
         self.drop_follower(now, peer, 5, out);
     }
 
@@ -617,6 +624,7 @@ impl<M: Memory> Replica<M> {
         self.lead.proposed.clear();
         self.lead.configs.clear();
         self.lead.change = None;
+        self.lead.reserve = None;
         self.rounds.clear();
         self.recent.truncate(self.executed.op);
         // The lower id goes first, should two fight.

@@ -44,12 +44,11 @@ pub struct Limits {
     /// How many slots the ring has, 8 to 2^20.
     pub slots: u32,
     /// How many slots a replica keeps in memory beside, for those that lag behind should it lead:
-    /// `slots` or more. A group that decides more than so many operations while a checkpoint
-    /// travels never takes a replica back. In `lazy` a leader proposes nothing while half as many
-    /// operations are not durable.
+    /// `slots` or more. A group that would decide more than so many operations while a checkpoint
+    /// travels decides fewer. In `lazy` a leader proposes nothing while half as many operations are
+    /// not durable.
     pub kept: u32,
-    /// How many bytes they may have, but for the last `slots`. In `sync` and `lazy` a replica takes
-    /// nothing more while half as many wait for its disk.
+    /// How many bytes they may have, but for the last `slots`.
     pub kept_bytes: usize,
     /// Words of 64 bits per slot, 24 to 2^20. Slots are laid out one after the other; a multiple
     /// of 8 that is no power of two spreads them over the cache. A request whose body is longer

@@ -10,7 +10,7 @@ use smr::{Incarnation, Now, ReplicaId, View};
 
 use crate::attempt::{LeadState, Stage};
 use crate::event::{Memory, Operation, Purpose};
-use crate::layout::{BOARD, HEARTBEAT, Head};
+use crate::layout::{BOARD, FETCHED, HEARTBEAT, Head, PULSE};
 use crate::members;
 use crate::replica::{Out, Replica};
 
@@ -59,7 +59,7 @@ impl<M: Memory> Replica<M> {
             if !peer.reading {
                 peer.reading = true;
                 let from = Place { process: id, region: BOARD, offset: HEARTBEAT };
-                self.post(Purpose::Pulse, id, 0, Operation::Read { from, words: 4 }, out);
+                self.post(Purpose::Pulse, id, 0, Operation::Read { from, words: PULSE }, out);
             }
         }
         self.elect(now, out);
@@ -118,6 +118,7 @@ impl<M: Memory> Replica<M> {
         peer.alive = if peer.alive { peer.score >= FAIL } else { peer.score > RECOVER };
         self.elect(now, out);
         self.check_head(now, from, head.head, out);
+        self.on_fetched(now, from, words[FETCHED as usize]);
         if self.lead.state == LeadState::Leading {
             self.propose(now, out);
         }
@@ -147,6 +148,7 @@ impl<M: Memory> Replica<M> {
         if replica != self.me {
             peer.score = 0;
             peer.alive = false;
+            self.let_go(replica);
         }
     }
 

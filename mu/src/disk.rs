@@ -2,8 +2,8 @@
 //! how a leader learns that.
 //!
 //! The log on disk is the chain of entries that this replica's slots hold; the view on disk is its
-//! promise. A follower tells the leader whose number it has promised how far that leader's own
-//! entries are stored, in words of the leader's board.
+//! promise. A follower tells the leader whose number it has promised how far that leader's entries
+//! are stored, in words of the leader's board.
 //!
 //! Invariants: a promise counts only once it is on disk; nothing is told that is not stored, and
 //! nothing told counts under another number or for another life.
@@ -19,7 +19,7 @@ use smr::{
 
 use crate::attempt::LeadState;
 use crate::event::{Memory, Purpose};
-use crate::layout::{self, BOARD, LOG, MIN_PROPOSAL};
+use crate::layout::{self, BOARD, LOG, MIN_PROPOSAL, Slot};
 use crate::replica::{Out, Replica};
 
 /// The state of the disk.
@@ -134,8 +134,9 @@ impl<M: Memory> Replica<M> {
         self.write_board(Purpose::Durable, leader, layout::durable_of(self.me), &words, out);
     }
 
-    /// How far the entries of this number's leader are stored, if its first one is.
-    fn stored_under(&self, number: View) -> OpNumber {
+    /// How far the entries of this number's leader are stored, if its first one is; before that, the
+    /// end of this log, if it is one that the leader has adopted as a whole and all of it is stored.
+    fn stored_under(&mut self, number: View) -> OpNumber {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::DurableBeforeStored) && self.log.last().view == number {
             return self.log.last().op;
@@ -144,7 +145,16 @@ impl<M: Memory> Replica<M> {
         if self.bug(crate::Bug::DurableUnderOldNumber) {
             return self.disk.stores.disk().op;
         }
-        if self.disk.stores.disk().view == number { self.disk.stores.disk().op } else { OpNumber(0) }
+        let disk = self.disk.stores.disk();
+        if disk.view == number {
+            return disk.op;
+        }
+        // Who follows adds nothing under lower numbers any more.
+        if self.lead.state != LeadState::Following || !self.disk.stores.idle() {
+            return OpNumber(0);
+        }
+        let adopted = |slot: &Slot| slot.number() == number && slot.viewstamp() == disk;
+        self.load_slot(disk.op).filter(adopted).map_or(OpNumber(0), |_| disk.op)
     }
 
     /// A write to a leader's board has failed: it is made again.
@@ -189,17 +199,32 @@ impl<M: Memory> Replica<M> {
         }
     }
 
-    /// How far a replica has this leader's entries on disk, if any.
+    /// How far a replica has this leader's own entries on disk, if any.
     pub(crate) fn durable_at(&self, replica: ReplicaId) -> u64 {
         #[cfg(feature = "planted-bugs")]
         if replica == self.me && self.bug(crate::Bug::CountSelfBeforeStored) {
             return self.log.last().op.0;
         }
-        match replica == self.me {
-            true if self.disk.stores.disk().view == self.lead.number => self.disk.stores.disk().op.0,
-            true => 0,
-            false => self.followers[replica.index()].durable.0,
-        }
+        let disk = self.disk.stores.disk();
+        let stored = match replica == self.me {
+            true if disk.view == self.lead.number => disk.op,
+            true => OpNumber(0),
+            false => self.followers[replica.index()].durable,
+        };
+        // Before the first of them a follower tells of what was adopted.
+        if stored >= self.lead.start { stored.0 } else { 0 }
+    }
+
+    /// Whether there is no log any more but the one that this leader has adopted, and all that have
+    /// it have promised this number: then it is decided, although nothing of the leader's own is.
+    pub(crate) fn is_only_log(&self) -> bool {
+        let end = self.recent.last();
+        let has_it = |id: ReplicaId| match id == self.me {
+            true => self.disk.stores.idle() && self.log.last() == end,
+            false => self.followers[id.index()].durable == end.op,
+        };
+        end.op < self.lead.start
+            && self.replicas().all(|id| self.acked(id) >= end.op.0 && has_it(id))
     }
 
     fn durable_moved(&mut self, now: Now, out: &mut Out) {

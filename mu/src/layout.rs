@@ -44,6 +44,10 @@ pub(crate) const LIFE: u32 = 2;
 pub(crate) const EXECUTED: u32 = 3;
 /// 1 if the owner may have forgotten what it acknowledged (durability `lazy`).
 pub(crate) const FORGETFUL: u32 = 5;
+/// How much of a checkpoint the owner has fetched, see [`crate::reserve`].
+pub(crate) const FETCHED: u32 = 6;
+/// How many words the detector reads.
+pub(crate) const PULSE: u32 = 7;
 /// By replica: its newest life that the owner knows.
 pub(crate) const KNOWN: u32 = 8;
 /// How many of the board's words a would-be leader reads.

@@ -5,12 +5,13 @@
 //! ring is full. So a would-be leader drops, from the end of the log that it has chosen, the first
 //! entries of former leaders that were never decided. Nobody asked for them.
 //!
-//! Who can have decided such an entry, with nothing chosen above it, is its leader alone: a later
-//! leader decides what it adopted together with its own first entry, on disks of a majority, of
-//! which one was read; then the chosen log, which ends highest, would have that, too. And its
-//! leader has not, and never will, if
-//! - its log was read in the same life and its log head is below: whoever grants its log to
-//!   another has given up the lead before, and said how far it got; or
+//! Who can have decided such an entry, with nothing chosen above it, is its leader: a later one
+//! decides what it adopted together with its own first entry, on disks of a majority, of which one
+//! was read, and the chosen log, which ends highest, would have that, too; or it decides it when
+//! all logs are that one ([`Replica::is_only_log`]), under its number. So it never was, if
+//! - its leader's log was read in the same life, does not have it under another number, and its log
+//!   head is below: whoever grants its log to another has given up the lead before, and said how
+//!   far it got; or
 //! - those that may have stored the entry are no majority.
 
 use alloc::vec::Vec;
@@ -49,11 +50,13 @@ impl<M: Memory> Replica<M> {
         let leader = at.view.primary();
         if read.contains(&leader) {
             let life = self.peers[leader.index()].life;
-            if layout::is_of_life(at.view, life) && head(&leader) < at.op {
+            let slot = self.slot_read(leader, at);
+            let adopted = slot.is_some_and(|slot| slot.number() != at.view);
+            if layout::is_of_life(at.view, life) && head(&leader) < at.op && !adopted {
                 return true;
             }
         }
-        let lacks = |id: &&ReplicaId| head(id) < at.op && !self.has_read(**id, at);
+        let lacks = |id: &&ReplicaId| head(id) < at.op && self.slot_read(**id, at).is_none();
         let without = read.iter().filter(lacks).fold(0, |set, id| set | bit(*id));
         let members = self.named_by(at.view);
         !is_majority(members & !without, members)

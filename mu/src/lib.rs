@@ -3,8 +3,8 @@
 //!
 //! [`replica`] holds the state and the dispatch. Replication plane: `attempt` (4.1, from permission
 //! to adoption), `accept` (4.1, 4.2), `replay` (4.2), `layout`. Background plane: `detector` (5.1),
-//! `permission` (5.2). `rounds` (reads), `join` and `transfer` (rejoin), `members` (5.4); `disk`,
-//! `restart`, `leftover` and `loss` (durability). docs/protocols/mu.md.
+//! `permission` (5.2). `rounds` (reads); `join`, `transfer`, `reserve` (rejoin); `members` (5.4);
+//! `disk`, `restart`, `leftover` and `loss` (durability). docs/protocols/mu.md.
 //!
 //! Invariants: what a majority holds under one number is chosen by every later leader; a replica
 //! executes only what is decided, so only `lazy` ever rolls back, and only what the group has lost;
@@ -31,6 +31,7 @@ mod permission;
 mod recent;
 mod replay;
 pub mod replica;
+mod reserve;
 mod restart;
 mod rounds;
 mod transfer;

@@ -65,6 +65,12 @@ impl Recent {
         }
     }
 
+    /// Whether the next slot pushes out the first, or is the last that does not.
+    pub(crate) fn is_full(&self) -> bool {
+        let (slots, bytes) = (self.slots.len(), self.bytes);
+        slots >= self.most || slots >= self.least && bytes >= self.most_bytes
+    }
+
     /// Drops everything above `keep`.
     pub(crate) fn truncate(&mut self, keep: OpNumber) {
         assert!(keep >= self.base.op, "what was executed is kept");

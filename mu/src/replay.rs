@@ -167,7 +167,8 @@ impl<M: Memory> Replica<M> {
     /// The disk is so far behind that this replica goes on only as fast as it does: the leader then
     /// sees the log head stand still.
     pub(crate) fn disk_is_full(&self) -> bool {
-        self.disk.stores.backlog() >= self.limits().kept_bytes / 2
+        let (handed, stored) = (self.log.last().op, self.disk.stores.disk().op);
+        handed.0 - stored.0 >= u64::from(self.limits().kept / 2)
     }
 
     /// The slot of an operation in the own log, if it is whole.

@@ -116,6 +116,7 @@ impl<M: Memory> Replica<M> {
             let (view, through) = (self.lead.number, self.recent.last().op);
             let above = self.worth_fetching();
             self.send(id, Message::Welcome { view, through, above, source }, out);
+            self.reserve(now, id, above);
         }
         let is_asked = self.rounds.asking.iter().any(|&(_, since)| since > self.rounds.newest);
         if self.rounds.waiting.is_some() || is_asked {

@@ -11,8 +11,10 @@ use smr::{CheckpointChunk, Log, Now, OpNumber, ReplicaId, Viewstamp};
 use crate::attempt::LeadState;
 use crate::disk::StoreChange;
 use crate::event::Memory;
+use crate::layout::FETCHED;
 use crate::message::Message;
 use crate::replica::{Out, Replica};
+use crate::reserve::WHOLE;
 
 /// How often one piece is asked for before the transfer is given up.
 const TRIES: u32 = 10;
@@ -87,6 +89,7 @@ impl<M: Memory> Replica<M> {
         }
         let retry_at = now.micros + self.config.timing.retry;
         self.transfer = Some(Transfer { fetch: Fetch::new(from, retry_at), above });
+        self.store(FETCHED, 0, out);
         self.send(from, Message::FetchState { position: None, offset: 0, above }, out);
     }
 
@@ -187,8 +190,10 @@ impl<M: Memory> Replica<M> {
             return;
         }
         let whole = fetch.take(&chunk, now.micros + retry);
+        let fetched = fetch.next().1 * WHOLE / chunk.total.max(1);
         let ((position, offset), above, installed) = (fetch.next(), *above, chunk.position);
         out.push(Output::SaveChunk(chunk));
+        self.store(FETCHED, fetched, out);
         if !whole {
             self.send(from, Message::FetchState { position, offset, above }, out);
             return;

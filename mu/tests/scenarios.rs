@@ -83,10 +83,7 @@ fn a_dead_follower_blocks_nothing_and_comes_back() {
 #[test]
 fn every_replica_can_lose_its_memory_one_after_the_other() {
     for seed in 0..20 {
-        let mut plan = plan_of(seed, Durability::Memory, 3, 7);
-        // More than is decided while a checkpoint travels.
-        (plan.limits.kept, plan.limits.kept_bytes) = (256, 100_000);
-        let mut group = Group::new(plan, seed);
+        let mut group = Group::new(plan_of(seed, Durability::Memory, 3, 7), seed);
         group.run(5_000, false);
         for round in 0..6 {
             let id = ReplicaId(round % 3);
@@ -234,6 +231,62 @@ fn leaders_that_fail_in_a_row_do_not_fill_the_ring() {
             }
         }
         assert_eq!(in_a_row, 12, "more than the ring has slots");
+        group.settle();
+    }
+}
+
+/// A group of replicas that are asked for nothing, with a short ring.
+fn idle_group(seed: u64, durability: Durability) -> Group {
+    let mut plan = plan_of(seed, durability, 3, 7);
+    (plan.limits.slots, plan.clients) = (8, 0);
+    Group::new(plan, seed)
+}
+
+/// Runs until somebody leads.
+fn elect(group: &mut Group) {
+    let until = group.micros() + 1_000_000;
+    while group.leader().is_none() {
+        assert!(group.micros() < until, "somebody leads");
+        group.run(group.micros() + 5, false);
+    }
+}
+
+#[test]
+fn groups_that_stop_again_and_again_in_idleness_do_not_fill_the_ring() {
+    for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
+        let mut group = idle_group(seed, durability);
+        elect(&mut group);
+        group.kill(ReplicaId(2), u64::MAX / 2_000);
+        for _ in 0..40 {
+            elect(&mut group);
+            group.run(group.micros() + 3_000, false);
+            group.blackout(500);
+        }
+        group.settle();
+    }
+}
+
+#[test]
+fn leaders_that_crash_with_all_before_a_second_entry_do_not_fill_the_ring() {
+    for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
+        let mut group = idle_group(seed, durability);
+        for _ in 0..40 {
+            elect(&mut group);
+            group.blackout(500);
+        }
+        group.settle();
+    }
+}
+
+#[test]
+fn leaders_that_crash_alone_before_a_second_entry_do_not_fill_the_ring() {
+    for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
+        let mut group = idle_group(seed, durability);
+        for _ in 0..40 {
+            elect(&mut group);
+            let leader = group.leader().expect("just elected");
+            group.kill(leader, group.micros() + 2_000);
+        }
         group.settle();
     }
 }

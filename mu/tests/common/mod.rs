@@ -636,10 +636,7 @@ impl Group {
                 self.look_after(id);
             }
         }
-        let (mended, cuts) = self.cuts.iter().partition(|&&(_, _, at)| now >= at);
-        self.cuts = cuts;
-        let mended: Vec<(ReplicaId, ReplicaId, u64)> = mended;
-        for (a, b, _) in mended {
+        for (a, b, _) in self.cuts.extract_if(.., |&mut (_, _, at)| now >= at) {
             self.fabric.borrow_mut().mend(a, b);
         }
     }
@@ -664,7 +661,8 @@ impl Group {
         for id in self.ids() {
             let machine = &mut self.machines[id.index()];
             // Once it does not recover any more and all that it has handed over is there.
-            let host = machine.host.as_ref().filter(|_| machine.disk.next_at().is_none());
+            let is_idle = machine.lost && machine.disk.next_at().is_none();
+            let host = machine.host.as_ref().filter(|_| is_idle);
             if host.is_some_and(|host| !host.protocol().status().recovering) {
                 machine.lost = false;
             }
