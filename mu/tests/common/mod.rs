@@ -107,7 +107,8 @@ impl Plan {
         let durability = durability[(seed % 3) as usize];
         let (slots, kept, outstanding) = match durability {
             Durability::Memory => (slots, kept, outstanding),
-            // Each leader that crashes before it gets anywhere may leave an entry behind.
+            // Leaders that crash before they get anywhere leave entries behind, which fill a ring.
+            _ if (seed / 3) % 4 == 3 => (8, kept.max(64), outstanding.min(4)),
             _ => (slots.max(16), kept.max(64), outstanding.min(4)),
         };
         let changes = rng.chance(1, 3);
