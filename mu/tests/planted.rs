@@ -42,7 +42,12 @@ fn fits(bug: Bug, plan: &Plan) -> bool {
                 && plan.fault_every < 1_000
         }
         Bug::SlotsNotRestored => plan.durability != Durability::Memory,
-        Bug::ForgetfulUnmarked => plan.durability == Durability::Lazy,
+        // What slow disks lose others must have, and most of them must be away.
+        Bug::ForgetfulUnmarked => {
+            plan.durability == Durability::Lazy
+                && plan.slowness > 50_000
+                && plan.fault_every < 4_000
+        }
         Bug::MembersUnread => plan.changes && plan.replicas == 5 && plan.fault_every < 4_000,
         _ => plan.durability == Durability::Memory,
     }
