@@ -181,6 +181,15 @@ pub trait Fabric {
     /// [`Access`].
     fn post(&mut self, id: VerbId, verb: Verb<'_>);
 
+    /// Says that a write to these words will be posted soon: what can be done ahead is done. It
+    /// changes nothing, and need not come true.
+    ///
+    /// # Panics
+    /// If the words are not all inside the region.
+    fn expect(&mut self, to: Place, words: u32) {
+        let _ = (to, words);
+    }
+
     /// Takes the next completion. `words` is replaced by what a read that is done has read, and
     /// by nothing for other verbs.
     fn poll(&mut self, words: &mut Vec<u64>) -> Option<Completion>;

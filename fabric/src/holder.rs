@@ -15,6 +15,9 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder(u64);
 
+/// Words of a cache line.
+const LINE: usize = 8;
+
 impl Holder {
     const LANE_BITS: u32 = 8;
 
@@ -69,20 +72,58 @@ pub(crate) fn write(
     word: &AtomicU64,
     under: Holder,
     lane: &[AtomicU64],
-    words: impl Iterator<Item = u64>,
+    words: impl ExactSizeIterator<Item = u64>,
+) -> bool {
+    if !store(word, under, lane, words) {
+        return false;
+    }
+    settle();
+    stands(word, under)
+}
+
+/// The first half of [`write`]: false if the grant is not in force. After [`settle`], [`stands`]
+/// says whether the words are there for good.
+#[inline]
+pub(crate) fn store(
+    word: &AtomicU64,
+    under: Holder,
+    lane: &[AtomicU64],
+    words: impl ExactSizeIterator<Item = u64>,
 ) -> bool {
     // Acquire: pairs with the release in `grant`, so that what the owner put into the lane before
     // comes before the stores below.
     if word.load(Ordering::Acquire) != under.0 {
         return false;
     }
-    for (value, cell) in words.zip(lane) {
-        // Release: a reader that sees this word sees all that were written before it.
-        cell.store(value, Ordering::Release);
+    // The first line last: who waits for its first word finds the rest there, and does not take away
+    // the lines that are being written. The others upwards: downwards takes three times as long.
+    let mut words = words;
+    let mut first = [0; LINE];
+    let count = words.len().min(LINE);
+    for (place, word) in first[..count].iter_mut().zip(&mut words) {
+        *place = word;
     }
-    // SeqCst: pairs with the fence in `revoke`. If that one comes first, the load below sees the
-    // revocation; else the loads behind it see the stores above.
+    // Releases: a reader that sees a word sees all that were written before it.
+    for (word, cell) in words.zip(&lane[count..]) {
+        cell.store(word, Ordering::Release);
+    }
+    for (&word, cell) in first[..count].iter().zip(lane).rev() {
+        cell.store(word, Ordering::Release);
+    }
+    true
+}
+
+/// Between the stores of any number of writes and the second look at their holder words.
+#[inline]
+pub(crate) fn settle() {
+    // SeqCst: pairs with the fence in `revoke`. If that one comes first, the loads in `stands` see
+    // the revocation; else the loads behind it see the stores before this.
     fence(Ordering::SeqCst);
+}
+
+/// Whether the grant has been in force until now, so that what was stored before [`settle`] counts.
+#[inline]
+pub(crate) fn stands(word: &AtomicU64, under: Holder) -> bool {
     word.load(Ordering::Relaxed) == under.0
 }
 
@@ -91,7 +132,7 @@ pub(crate) fn revoke(word: &AtomicU64) -> Holder {
     // Relaxed: only this process stores to the word.
     let revoked = Holder(word.load(Ordering::Relaxed)).revoked();
     word.store(revoked.0, Ordering::Relaxed);
-    // SeqCst: pairs with the fence in `write`.
+    // SeqCst: pairs with the fence in `settle`.
     fence(Ordering::SeqCst);
     revoked
 }
@@ -115,7 +156,7 @@ pub(crate) fn clear(lane: &[AtomicU64]) {
 
 /// Makes a lane the image and its process the holder.
 pub(crate) fn grant(word: &AtomicU64, next: Holder) {
-    // Release: pairs with the acquires in `write` and `read`: the lane's words come first.
+    // Release: pairs with the acquires in `store` and `read`: the lane's words come first.
     word.store(next.0, Ordering::Release);
 }
 
@@ -143,7 +184,7 @@ pub(crate) fn read<'a>(
     loop {
         let before = Holder::load(word);
         for (value, cell) in words.iter_mut().zip(lane(before.lane())) {
-            // Acquire: pairs with the releases in `write`, `adopt` and `clear`.
+            // Acquire: pairs with the releases in `store`, `adopt` and `clear`.
             *value = cell.load(Ordering::Acquire);
         }
         // Relaxed: the acquire loads above stay before it, and if one of them saw a word of

@@ -12,6 +12,7 @@
 //! (its outcome is unknowable after an error), liveness (memory outlives its process).
 
 mod contract;
+pub mod handover;
 // Under loom the shared memory that uses the rest of it is left out.
 #[cfg_attr(loom, allow(dead_code))]
 mod holder;

@@ -53,6 +53,12 @@ impl Region {
         holder::write(&self.holder, Self::held(), self.lane(WRITER), words)
     }
 
+    /// The first half of a write, of the first word alone.
+    fn store(&self, value: u64) -> bool {
+        let lane = &self.lane(WRITER)[..1];
+        holder::store(&self.holder, Self::held(), lane, [value].into_iter())
+    }
+
     fn read(&self) -> [u64; 2] {
         let mut words = [0; 2];
         holder::read(&self.holder, |lane| self.lane(lane), &mut words);
@@ -220,19 +226,56 @@ fn loom_a_granted_lane_is_ready() {
 }
 
 #[test]
-fn loom_words_appear_in_the_order_of_writing() {
+fn loom_the_first_word_of_a_write_appears_last() {
     model(|| {
         let region = Region::shared();
         let writer = region.clone();
         let thread = thread::spawn(move || assert!(writer.write(1)));
         let mut words = [[0], [0]];
-        for index in [1, 0] {
+        for index in [0, 1] {
             let word = |lane| &region.lane(lane)[index..=index];
             holder::read(&region.holder, word, &mut words[index]);
         }
-        assert!(words[1] <= words[0], "the second word is there, the first is not");
+        assert!(words[0] <= words[1], "the first word is there, the second is not");
         thread.join().unwrap();
     });
+}
+
+/// Writes to two regions, between which and the second look at both there is one `settle`.
+fn written_together(settle: impl Fn() + Copy + Sync + Send + 'static) {
+    model(move || {
+        let regions = [Region::shared(), Region::shared()];
+        let [first, second] = regions.clone();
+        let thread = thread::spawn(move || {
+            let both = [first, second];
+            let stored = both.each_ref().map(|region| region.store(1));
+            settle();
+            let stands = |region: &Region| holder::stands(&region.holder, Region::held());
+            [0, 1].map(|index: usize| stored[index] && stands(&both[index]))
+        });
+        // Each owner is a process of its own.
+        let [first, second] = regions;
+        let other = thread::spawn(move || {
+            holder::revoke(&second.holder);
+            second.lane(WRITER)[0].load(Ordering::Relaxed)
+        });
+        holder::revoke(&first.holder);
+        let found = [first.lane(WRITER)[0].load(Ordering::Relaxed), other.join().unwrap()];
+        for (stood, found) in thread.join().unwrap().into_iter().zip(found) {
+            assert!(!stood || found == 1, "what stood is found");
+        }
+    });
+}
+
+#[test]
+fn loom_one_fence_serves_all_writes_before_it() {
+    written_together(holder::settle);
+}
+
+#[test]
+#[should_panic(expected = "what stood is found")]
+fn loom_without_it_they_are_lost() {
+    written_together(|| ());
 }
 
 /// The words themselves, without the fences that are around them elsewhere.

@@ -1,6 +1,12 @@
-//! The atomics of the lanes: the standard ones, or loom's when its model checker runs.
+//! The atomics of lanes and hand-overs: the standard ones, or loom's when its model checker runs.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};

@@ -21,6 +21,8 @@ const OWNER: ReplicaId = ReplicaId(0);
 const WRITER: ReplicaId = ReplicaId(1);
 const WORDS: usize = 600;
 const ALL: &[Range<u32>] = std::slice::from_ref(&(0..600));
+/// The first words are written last.
+const FIRST: usize = 8;
 /// Words of a slot of a stream, and slots.
 const SLOT: usize = 8;
 const SLOTS: u64 = 16;
@@ -79,7 +81,7 @@ fn writer(socket: &str) {
     }
 }
 
-/// Words that are all the same; before word `stop`, or behind the last, the process gets a signal.
+/// Words that are all the same; before word `stop` the process gets a signal.
 struct Interrupted {
     value: u64,
     at: usize,
@@ -106,20 +108,36 @@ impl Iterator for Interrupted {
 
 impl ExactSizeIterator for Interrupted {}
 
-/// Stops before word `stop`; above 10,000, kills before word `stop` - 10,000.
+/// Stops before word `stop`; above 10,000, kills before word `stop` - 10,000. Behind the last word it
+/// does so before it looks whether the write counts.
 fn write(endpoint: &mut shm::Endpoint, under: GrantNumber, value: u64, stop: usize) -> Status {
     let (stop, signal) =
         if stop >= 10_000 { (stop - 10_000, Signal::KILL) } else { (stop, Signal::STOP) };
-    let words = Interrupted { value, at: 0, stop, signal };
-    endpoint.write(place(0, LOG, 0), under, words)
+    let to = place(0, LOG, 0);
+    if stop == WORDS {
+        endpoint.post(VerbId(0), Verb::Write { to, under, words: &[value; WORDS] });
+        kill_process(rustix::process::getpid(), signal).expect("signalled");
+        return endpoint.poll(&mut Vec::new()).expect("it is done").status;
+    }
+    endpoint.write(to, under, Interrupted { value, at: 0, stop, signal })
 }
 
-/// Writes slot after slot until it is refused; returns the last that completed.
+/// Writes slot after slot, two at a time, until one is refused; returns the last that completed.
 fn stream_slots(endpoint: &mut shm::Endpoint, under: GrantNumber, first: u64) -> u64 {
-    for value in first.. {
-        let to = place(0, LOG, (value % SLOTS) as u32 * SLOT as u32);
-        if endpoint.write(to, under, [value; SLOT].into_iter()) != Status::Ok {
-            return value - 1;
+    let mut done = Vec::new();
+    for pair in (first..).step_by(2) {
+        for value in [pair, pair + 1] {
+            let to = place(0, LOG, (value % SLOTS) as u32 * SLOT as u32);
+            endpoint.post(VerbId(value), Verb::Write { to, under, words: &[value; SLOT] });
+        }
+        let statuses = [(); 2].map(|()| endpoint.poll(&mut done).expect("it is done").status);
+        match statuses {
+            [Status::Ok, Status::Ok] => {}
+            [Status::Ok, _] => return pair,
+            [_, second] => {
+                assert_eq!(second, Status::Refused, "a refused grant stays refused");
+                return pair - 1;
+            }
         }
     }
     unreachable!("the grant is revoked")
@@ -206,7 +224,8 @@ fn owner(shared: &mut Shared) -> &mut shm::Endpoint {
 
 /// What a write of `value` over `before` leaves after its first words.
 fn half_written(value: u64, before: u64, words: usize) -> Vec<u64> {
-    (0..WORDS).map(|index| if index < words { value } else { before }).collect()
+    let is_written = |index| words == WORDS || (FIRST..words).contains(&index);
+    (0..WORDS).map(|index| if is_written(index) { value } else { before }).collect()
 }
 
 /// With a timeout on its stream a process that goes on is interrupted where it waits.
@@ -330,17 +349,17 @@ fn what_completed_is_adopted() {
             writer.signal(Signal::CONT);
         }
         let last: u64 = writer.answer().parse().expect("a number");
-        for value in first.max(last + 2 - SLOTS)..=last {
+        for value in first.max(last + 3 - SLOTS)..=last {
             let slot = &adopted[(value % SLOTS) as usize * SLOT..][..SLOT];
             assert_eq!(slot, [value; SLOT], "what completed was adopted");
         }
         let next = &adopted[((last + 1) % SLOTS) as usize * SLOT..][..SLOT];
         torn += u32::from(next.contains(&(last + 1)));
-        assert!(adopted.iter().all(|&word| word <= last + 1), "nothing after a refused write");
+        assert!(adopted.iter().all(|&word| word <= last + 2), "nothing after a refused pair");
         writer.order(format_args!("renounce"));
         assert_eq!(writer.answer(), "Ok");
         assert_eq!(rig.load(0, LOG, 0, 128), adopted, "late stores are harmless");
-        first = last + 2;
+        first = last + 3;
     }
     assert!(torn > 0, "the race was never met");
 }

@@ -72,11 +72,12 @@ impl<M: Memory> Replica<M> {
         let durable = if self.is_durable() { self.stable } else { Viewstamp::default() };
         let entry = Entry { viewstamp, previous, commit, durable, content };
         let limits = *self.limits();
-        let slot = Slot::new(&limits, self.lead.number, &entry, &mut self.lead.scratch);
+        let slot = Slot::new(&limits, self.lead.number, &entry, &mut self.space);
         for id in self.replicas().filter(|id| self.followers[id.index()].is_confirmed()) {
             self.write_slot(id, viewstamp.op, &slot, out);
         }
-        self.recent.push(slot);
+        let dropped = self.recent.push(slot);
+        self.space.take_back(dropped);
         let entry = Arc::new(entry);
         self.lead.proposed.push_back(entry.clone());
         if self.is_durable() {
@@ -100,7 +101,9 @@ impl<M: Memory> Replica<M> {
     fn write_slot(&self, to: ReplicaId, op: OpNumber, slot: &Slot, out: &mut Out) {
         let under = self.followers[to.index()].grant;
         let place = Place { process: to, region: LOG, offset: layout::offset(self.limits(), op) };
-        let operation = Operation::WriteSlot { to: place, under, words: slot.words().clone() };
+        let next = layout::offset(self.limits(), op.next());
+        let operation =
+            Operation::WriteSlot { to: place, under, words: slot.words().clone(), next };
         self.post(Purpose::Accept, to, op.0, operation, out);
     }
 

@@ -143,7 +143,6 @@ pub(crate) struct Lead {
     pub(crate) reserve_at: u64,
     /// Permission requests made.
     asked: u32,
-    pub(crate) scratch: Vec<u8>,
 }
 
 impl<M: Memory> Replica<M> {

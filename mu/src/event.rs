@@ -66,6 +66,8 @@ pub enum Operation {
         under: GrantNumber,
         /// The words.
         words: Arc<[u64]>,
+        /// Where the next slot begins, which will be about as long.
+        next: u32,
     },
     /// [`Verb::Write`] of up to two words.
     Write {
@@ -143,8 +145,9 @@ impl Operation {
     fn post(&self, id: VerbId, fabric: &mut impl Fabric) {
         let region = crate::layout::LOG;
         match self {
-            Operation::WriteSlot { to, under, words } => {
+            Operation::WriteSlot { to, under, words, next } => {
                 fabric.post(id, Verb::Write { to: *to, under: *under, words });
+                fabric.expect(Place { offset: *next, ..*to }, words.len() as u32);
             }
             Operation::Write { to, under, words, count } => {
                 let words = &words[..usize::from(*count)];

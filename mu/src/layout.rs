@@ -16,6 +16,7 @@ use smr::{Entry, Incarnation, OpNumber, ReplicaId, View, Viewstamp};
 use zerocopy::IntoBytes;
 
 use crate::config::{Config, Limits};
+use crate::space::Space;
 
 /// The log: who holds its grant writes it. Replication plane.
 pub const LOG: RegionId = RegionId(0);
@@ -203,17 +204,28 @@ pub(crate) fn members_of(view: View, initial: u16) -> u16 {
     if members == 0 { initial } else { members }
 }
 
-const K: [u64; 4] =
-    [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+const K: [u64; LANES] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xff51_afd7_ed55_8ccd,
+    0xc4ce_b9fe_1a85_ec53,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+];
+const LANES: usize = 8;
 
 fn mix(hash: u64, word: u64, k: u64) -> u64 {
     (hash ^ word).wrapping_mul(k).rotate_left(29)
 }
 
-/// 64 bits over a value, in four lanes so that a processor overlaps them.
+/// 64 bits over a value, in lanes so that a processor overlaps them.
 fn checksum(op: u64, len: u64, words: &[u64]) -> u64 {
-    let mut lanes = [mix(K[0], op, K[1]), mix(K[1], len, K[2]), K[2], K[3]];
-    let mut chunks = words.chunks_exact(4);
+    let mut lanes = K;
+    lanes[0] = mix(K[0], op, K[1]);
+    lanes[1] = mix(K[1], len, K[2]);
+    let mut chunks = words.chunks_exact(LANES);
     for chunk in &mut chunks {
         for (lane, (&word, k)) in lanes.iter_mut().zip(chunk.iter().zip(K)) {
             *lane = mix(*lane, word, k);
@@ -222,7 +234,9 @@ fn checksum(op: u64, len: u64, words: &[u64]) -> u64 {
     for (lane, (&word, k)) in lanes.iter_mut().zip(chunks.remainder().iter().zip(K)) {
         *lane = mix(*lane, word, k);
     }
-    let joined = lanes.into_iter().fold(len, |hash, lane| mix(hash, lane, K[0]));
+    let (low, high) = lanes.split_at(LANES / 2);
+    let pairs = low.iter().zip(high).zip(K).map(|((&low, &high), k)| mix(low, high, k));
+    let joined = pairs.fold(len, |hash, lane| mix(hash, lane, K[0]));
     joined ^ joined >> 32
 }
 
@@ -246,20 +260,19 @@ impl Slot {
     ///
     /// # Panics
     /// If it does not fit a slot.
-    pub(crate) fn new(limits: &Limits, number: View, entry: &Entry, scratch: &mut Vec<u8>) -> Slot {
-        scratch.clear();
-        entry.encode(&mut Writer::new(scratch));
-        let len = scratch.len() as u64;
-        scratch.resize(scratch.len().next_multiple_of(8), 0);
-        let header = [number.0, 0, 0, 0, 0, entry.viewstamp.op.0, len];
-        let entry = scratch.chunks_exact(8);
-        let entry = entry.map(|chunk| u64::from_le_bytes(chunk.try_into().expect("eight")));
-        // In one piece: such an iterator knows its length.
-        let mut shared: Arc<[u64]> = header.into_iter().chain(entry).collect();
-        let words = Arc::get_mut(&mut shared).expect("nobody else knows it yet");
+    pub(crate) fn new(limits: &Limits, number: View, entry: &Entry, space: &mut Space) -> Slot {
+        space.bytes.clear();
+        entry.encode(&mut Writer::new(&mut space.bytes));
+        let len = space.bytes.len() as u64;
+        space.bytes.resize(space.bytes.len().next_multiple_of(8), 0);
+        let mut shared = space.words(HEADER + space.bytes.len() / 8);
+        let words = Arc::get_mut(&mut shared).expect("nobody else knows it");
         assert!(words.len() <= limits.slot_words as usize, "the entry fits a slot");
-        words[CHECKSUM] = checksum(words[OP], words[LEN], &words[HEADER..]);
-        words[1] = tag(number.0, words[CHECKSUM]);
+        let (header, value) = words.split_at_mut(HEADER);
+        value.as_mut_bytes().copy_from_slice(&space.bytes);
+        header.copy_from_slice(&[number.0, 0, 0, 0, 0, entry.viewstamp.op.0, len]);
+        header[CHECKSUM] = checksum(header[OP], len, value);
+        header[1] = tag(number.0, header[CHECKSUM]);
         Slot { words: shared, number, cell: 0 }
     }
 
@@ -273,14 +286,22 @@ impl Slot {
     /// The slot in these words, if it is whole and this operation's.
     pub(crate) fn parse(limits: &Limits, op: OpNumber, words: &[u64]) -> Option<Slot> {
         let words = &words[..Slot::extent(limits, op, words)?];
-        if words[CHECKSUM] != checksum(words[OP], words[LEN], &words[HEADER..]) {
+        Slot::whole(limits, op, words.into())
+    }
+
+    /// As [`Slot::parse`], of words that are the slot's alone.
+    pub(crate) fn whole(limits: &Limits, op: OpNumber, words: Arc<[u64]>) -> Option<Slot> {
+        let extent = Slot::extent(limits, op, &words);
+        if extent != Some(words.len())
+            || words[CHECKSUM] != checksum(words[OP], words[LEN], &words[HEADER..])
+        {
             return None;
         }
         let counts =
             |cell: &usize| words[CELL * cell + 1] == tag(words[CELL * cell], words[CHECKSUM]);
         let cell = (0..2).filter(counts).max_by_key(|cell| words[CELL * cell])?;
         let number = View(words[CELL * cell]);
-        Some(Slot { words: words.into(), number, cell: cell as u8 })
+        Some(Slot { words, number, cell: cell as u8 })
     }
 
     /// As [`Slot::parse`], for defects that let more pass.
@@ -321,6 +342,10 @@ impl Slot {
     pub(crate) fn renumbering(&self, number: View) -> (u32, [u64; 2]) {
         let cell = u32::from(1 - self.cell);
         (cell * CELL as u32, [number.0, tag(number.0, self.value())])
+    }
+
+    pub(crate) fn into_words(self) -> Arc<[u64]> {
+        self.words
     }
 
     pub(crate) fn words(&self) -> &Arc<[u64]> {
@@ -389,7 +414,7 @@ mod tests {
     #[test]
     fn a_slot_is_whole_or_nothing() {
         let limits = Limits::tiny();
-        let slot = Slot::new(&limits, View(3), &entry(20, 2), &mut Vec::new());
+        let slot = Slot::new(&limits, View(3), &entry(20, 2), &mut Space::default());
         let mut words = slot.words().to_vec();
         words.resize(limits.slot_words as usize, 0);
         let whole = Slot::parse(&limits, OpNumber(20), &words).expect("whole");
@@ -419,8 +444,8 @@ mod tests {
     #[test]
     fn a_number_belongs_to_one_value() {
         let limits = Limits::tiny();
-        let old = Slot::new(&limits, View(3), &entry(20, 2), &mut Vec::new());
-        let new = Slot::new(&limits, View(9), &entry(20, 9), &mut Vec::new());
+        let old = Slot::new(&limits, View(3), &entry(20, 2), &mut Space::default());
+        let new = Slot::new(&limits, View(9), &entry(20, 9), &mut Space::default());
         // Every subset of the words of a write over an accepted value.
         for subset in 0_u32..1 << old.words().len() {
             let pick = |index: usize| {

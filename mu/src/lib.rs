@@ -34,6 +34,7 @@ pub mod replica;
 mod reserve;
 mod restart;
 mod rounds;
+mod space;
 mod transfer;
 
 pub use config::{Config, Limits, Timing};

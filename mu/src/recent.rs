@@ -49,20 +49,25 @@ impl Recent {
         self.get(op).map(Slot::viewstamp)
     }
 
+    /// Returns a slot that is kept no longer, if there is one.
+    ///
     /// # Panics
     /// If the slot does not follow the last one.
-    pub(crate) fn push(&mut self, slot: Slot) {
+    pub(crate) fn push(&mut self, slot: Slot) -> Option<Slot> {
         assert_eq!(slot.previous(), self.last(), "values that were decided follow each other");
         assert_eq!(slot.viewstamp().op, self.last().op.next(), "operations have no gaps");
         self.bytes += size(&slot);
         self.slots.push_back(slot);
+        let mut dropped = None;
         while self.slots.len() > self.most
             || self.slots.len() > self.least && self.bytes > self.most_bytes
         {
             let first = self.slots.pop_front().expect("there are some");
             self.bytes -= size(&first);
             self.base = first.viewstamp();
+            dropped = Some(first);
         }
+        dropped
     }
 
     /// Whether the next slot pushes out the first, or is the last that does not.

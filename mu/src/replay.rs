@@ -15,6 +15,9 @@ use crate::layout::{
 };
 use crate::replica::{Out, Replica};
 
+/// Slots that are seen before those of them that are decided are executed.
+const BITE: usize = 8;
+
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     /// What was last seen there: another leader writes, if it changes.
@@ -62,12 +65,16 @@ impl<M: Memory> Replica<M> {
         if self.is_durable() {
             self.forget_replaced();
         }
-        self.see_slots();
         if self.is_durable() {
-            self.replay_log(now, &head, out);
-        } else {
+            self.see_slots(self.limits().slots as usize);
+            return self.replay_log(now, &head, out);
+        }
+        // Some at a time, so that they are executed while the caches have them. A lap at most: the
+        // leader waits for the log head that this ends with.
+        while self.see_slots(BITE) == BITE {
             self.execute_decided(out);
         }
+        self.execute_decided(out);
     }
 
     /// Where the log goes to disk a leader waits until its own slots are seen, be they in the place
@@ -84,10 +91,11 @@ impl<M: Memory> Replica<M> {
         self.replay.seen.truncate(stand);
     }
 
-    /// Takes note of whole slots that have appeared.
-    fn see_slots(&mut self) {
-        let (most, durable) = (self.limits().slots as usize, self.is_durable());
-        while self.replay.seen.len() < most {
+    /// Takes note of whole slots that have appeared, up to `most`; returns how many.
+    fn see_slots(&mut self, most: usize) -> usize {
+        let (slots, durable) = (self.limits().slots as usize, self.is_durable());
+        let before = self.replay.seen.len();
+        while self.replay.seen.len() < slots.min(before + most) {
             let op = self.replay.end(self.executed.op).next();
             let Some(slot) = self.load_slot(op) else { break };
             if !durable {
@@ -99,6 +107,7 @@ impl<M: Memory> Replica<M> {
                 self.replay.decided = self.replay.decided.max(OpNumber(op.0 - 1));
             }
         }
+        self.replay.seen.len() - before
     }
 
     /// As [`Replica::execute_decided`] where the log goes to disk: only slots that follow one
@@ -174,20 +183,18 @@ impl<M: Memory> Replica<M> {
     /// The slot of an operation in the own log, if it is whole.
     pub(crate) fn load_slot(&mut self, op: OpNumber) -> Option<Slot> {
         let offset = layout::offset(self.limits(), op);
-        let mut words = core::mem::take(&mut self.scratch);
-        self.memory.load(LOG, offset, &mut words[..HEADER]);
-        let extent = Slot::extent(self.limits(), op, &words);
+        let mut header = [0; HEADER];
+        self.memory.load(LOG, offset, &mut header);
+        let extent = Slot::extent(self.limits(), op, &header);
         #[cfg(feature = "planted-bugs")]
         let extent = match self.bug(crate::Bug::LapIgnored) {
-            true => Some(words.len()),
+            true => Some(self.limits().slot_words as usize),
             false => extent,
         };
-        let slot = extent.and_then(|extent| {
-            self.memory.load(LOG, offset, &mut words[..extent]);
-            self.parse(op, &words[..extent])
-        });
-        self.scratch = words;
-        slot
+        let mut words = self.space.words(extent?);
+        let own = Arc::get_mut(&mut words).expect("nobody else knows it");
+        self.memory.load(LOG, offset, own);
+        self.whole(op, words)
     }
 
     fn execute_decided(&mut self, out: &mut Out) {
@@ -207,7 +214,8 @@ impl<M: Memory> Replica<M> {
                 break;
             }
             let entry = Arc::new(slot.entry());
-            self.recent.push(slot);
+            let dropped = self.recent.push(slot);
+            self.space.take_back(dropped);
             self.execute(entry, out);
         }
         if self.executed.op > before {

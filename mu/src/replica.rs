@@ -1,5 +1,6 @@
 //! One replica: its state, and which sub-protocol handles which input.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use fabric::{Completion, GrantNumber, Place, Status as Ended};
@@ -20,6 +21,7 @@ use crate::permission::Permissions;
 use crate::recent::Recent;
 use crate::replay::Replay;
 use crate::rounds::Rounds;
+use crate::space::Space;
 use crate::transfer::{Checkpoints, Transfer};
 
 /// The replica's output list.
@@ -95,8 +97,7 @@ pub struct Replica<M> {
     /// When the background plane acts next, in [`Now::micros`].
     pub(crate) tick_at: u64,
     pub(crate) dropped: u64,
-    /// Space for slots read from the own memory.
-    pub(crate) scratch: Vec<u64>,
+    pub(crate) space: Space,
 }
 
 /// The background plane's state, for operators and checkers.
@@ -166,7 +167,7 @@ impl<M: Memory> Replica<M> {
             heartbeat: 0,
             tick_at: 0,
             dropped: 0,
-            scratch: alloc::vec![0; config.limits.slot_words as usize],
+            space: Space::default(),
             config,
         }
     }
@@ -229,6 +230,14 @@ impl<M: Memory> Replica<M> {
         Slot::parse(self.limits(), op, words)
     }
 
+    /// As [`Replica::parse`], of words that are the slot's alone.
+    pub(crate) fn whole(&self, op: OpNumber, words: Arc<[u64]>) -> Option<Slot> {
+        #[cfg(feature = "planted-bugs")]
+        return self.parse(op, &words);
+        #[cfg(not(feature = "planted-bugs"))]
+        Slot::whole(self.limits(), op, words)
+    }
+
     /// The executor holds the state at `position`, and the log nothing of it.
     pub(crate) fn set_state(&mut self, position: Viewstamp) {
         self.executed = position;
@@ -241,7 +250,7 @@ impl<M: Memory> Replica<M> {
     }
 
     /// Executes the next decided operation.
-    pub(crate) fn execute(&mut self, entry: alloc::sync::Arc<Entry>, out: &mut Out) {
+    pub(crate) fn execute(&mut self, entry: Arc<Entry>, out: &mut Out) {
         assert_eq!(entry.previous, self.executed, "decided values follow each other");
         self.executed = entry.viewstamp;
         self.lead.short = None; // somebody leads, or did

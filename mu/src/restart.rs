@@ -73,7 +73,7 @@ impl<M: Memory> Replica<M> {
         let limits = *self.limits();
         self.durable_known = self.durable_known.max(durable);
         for entry in entries.iter().take_while(|entry| entry.viewstamp.op <= decided) {
-            self.recent.push(Slot::new(&limits, number, entry, &mut self.lead.scratch));
+            self.recent.push(Slot::new(&limits, number, entry, &mut self.space));
             self.execute(entry.clone(), out);
             // In step with the execution, so that not all of it has to be undoable at once.
             self.decide(false, out);
@@ -89,7 +89,7 @@ impl<M: Memory> Replica<M> {
         let (limits, last) = (*self.limits(), self.log.last());
         let below = OpNumber(last.op.0.saturating_sub(u64::from(limits.slots)));
         for entry in entries.iter().filter(|entry| entry.viewstamp.op > below) {
-            let slot = Slot::new(&limits, last.view, entry, &mut self.lead.scratch);
+            let slot = Slot::new(&limits, last.view, entry, &mut self.space);
             let offset = layout::offset(&limits, entry.viewstamp.op);
             out.push(Output::Effect(Effect::Restore { offset, words: slot.words().to_vec() }));
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
 
 use smr::{OpNumber, Viewstamp};
 
+use crate::attached::Link;
 use crate::face::ConnectionId;
 use crate::poll::Interest;
 
@@ -182,7 +182,7 @@ impl Answers {
 
 /// A connection.
 pub(crate) struct Client<S> {
-    pub stream: TcpStream,
+    pub stream: Link,
     pub id: ConnectionId,
     pub session: S,
     pub answers: Answers,
@@ -217,14 +217,15 @@ pub(crate) enum Arrival {
 impl<S> Client<S> {
     /// One read: into `shared` if nothing is left over from before, or else behind what is.
     pub fn read(&mut self, shared: &mut [u8]) -> io::Result<Arrival> {
-        let read = if self.input.is_empty() && self.missing <= shared.len() {
-            self.stream.read(shared).map(|n| if n > 0 { Arrival::Shared(n) } else { Arrival::End })
-        } else {
-            let space = self.missing.max(INPUT_AHEAD);
-            self.input.reserve(space.min(1 << 20));
-            let buffer = rustix::buffer::spare_capacity(&mut self.input);
-            let read = rustix::io::read(&self.stream, buffer).map_err(io::Error::from);
-            read.map(|n| if n > 0 { Arrival::Own } else { Arrival::End })
+        let read = match &mut self.stream {
+            Link::Socket(stream) if self.input.is_empty() && self.missing <= shared.len() => {
+                stream.read(shared).map(|n| if n > 0 { Arrival::Shared(n) } else { Arrival::End })
+            }
+            link => {
+                let space = self.missing.max(INPUT_AHEAD).min(1 << 20);
+                let read = link.append(&mut self.input, space);
+                read.map(|n| if n > 0 { Arrival::Own } else { Arrival::End })
+            }
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrival::Nothing),
@@ -305,7 +306,7 @@ impl<S> Client<S> {
     /// Begins to drain if that is called for. Returns whether the connection stays open.
     pub fn drain(&mut self) -> bool {
         let told = self.answers.loss == Loss::Told && !self.ended;
-        if !self.draining && told && self.stream.shutdown(Shutdown::Write).is_ok() {
+        if !self.draining && told && self.stream.shutdown().is_ok() {
             self.draining = true;
             self.forget_input();
         }

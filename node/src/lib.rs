@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attached;
 mod client;
 pub mod clock;
 mod controllers;
@@ -46,6 +47,7 @@ mod slab;
 mod snapshots;
 mod start;
 
+pub use attached::Application;
 pub use disk::Emulation;
 pub use error::Error;
 pub use event::Event;

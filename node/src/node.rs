@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use fabric::shm::Endpoint;
 
+use crate::attached::Application;
 use crate::event::Event;
 use crate::face::Face;
 use crate::family::Vsr;
@@ -61,6 +62,17 @@ impl<F: Face> Node<F> {
             }
         };
         Ok(Node(kind))
+    }
+
+    /// Connects a thread of this process, which speaks the face's protocol through memory instead of
+    /// a socket ([Mu] 3.3, 6: "handover"). It counts as a client of the first entrance. Where the
+    /// thread has a core of its own, [`Options::spin`] saves a system call per request.
+    pub fn attach(&mut self) -> Application {
+        match &mut self.0 {
+            Kind::Vsr(core) => core.attach(),
+            Kind::Mu(core) => core.attach(),
+            Kind::Nopaxos(core) => core.attach(),
+        }
     }
 
     /// Runs the replica until `stop` is set or a face orders its end.

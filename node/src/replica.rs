@@ -11,6 +11,7 @@ use smr::{
 };
 use wire::Kind;
 
+use crate::attached::Application;
 use crate::clock;
 use crate::disk::Disk;
 use crate::event::Event;
@@ -33,6 +34,9 @@ pub(crate) type Effects<P> = Vec<Effect<MessageOf<P>, EffectOf<P>>>;
 const LONGEST_SLEEP: u64 = 50_000;
 /// How long a stopping replica waits for what is under way, in microseconds.
 const STOP_PATIENCE: u64 = 2_000_000;
+/// While the loop spins it looks so often for what applications hand over before it looks at the
+/// sockets: for about as long.
+const LOOKS: u32 = 16;
 /// The status that faces see is at most this old, in microseconds.
 const STATUS_AGE: u64 = 10_000;
 
@@ -125,6 +129,13 @@ impl<F: Face, P: Family> Core<F, P> {
         for &ready in ready.iter() {
             self.on_ready(ready)?;
         }
+        let mut around = Around {
+            gateway: &mut self.gateway,
+            status: &self.status,
+            service: self.host.executor().machine(),
+            now: self.now,
+        };
+        self.sessions.take_attached(&mut around);
         let now = self.now;
         let early = self.family.begin_turn(&self.poll, self.host.protocol(), now);
         self.on_time(early);
@@ -152,22 +163,28 @@ impl<F: Face, P: Family> Core<F, P> {
 
     /// Sleeps until something is ready or due.
     fn wait(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
-        let sleep = self.sleep();
         let os = |error| Error::Os("wait for sockets", error);
-        if sleep == 0 || self.options.spin == 0 {
-            return self.poll.wait(Some(sleep), ready).map_err(os);
-        }
-        let end = self.now.micros + self.options.spin.min(sleep);
-        loop {
+        let end = self.now.micros + self.options.spin.min(self.sleep());
+        while self.now.micros < end {
+            // An application's memory costs no system call.
+            if (0..LOOKS).any(|_| self.sessions.is_called()) {
+                return Ok(());
+            }
             self.poll.wait(Some(0), ready).map_err(os)?;
             if !ready.is_empty() {
                 return Ok(());
             }
             self.now = clock::now();
-            if self.now.micros >= end {
-                return self.poll.wait(Some(self.sleep()), ready).map_err(os);
-            }
         }
+        let sleep = self.sessions.sleep().min(self.sleep());
+        let waited = self.poll.wait(Some(sleep), ready);
+        self.sessions.rise();
+        waited.map_err(os)
+    }
+
+    /// Connects a thread of this process.
+    pub fn attach(&mut self) -> Application {
+        self.sessions.attach(self.poll.waker(), self.now)
     }
 
     /// How long there is nothing to do, in microseconds.

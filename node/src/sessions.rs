@@ -11,10 +11,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use smr::{Now, StateMachine, Viewstamp};
 
+use crate::attached::{self, Application, Attached, Link};
 use crate::client::{Answers, Arrival, Client, Loss, Stall};
 use crate::face::{ConnectionId, Desk, Face, Failure, Note, Order, Status, Step};
 use crate::gateway::{End, Finished, Gateway, Lane, Lost, News, Route};
-use crate::poll::{Door, Interest, Poll, Ready, Token};
+use crate::poll::{Door, Interest, Poll, Ready, Token, Waker};
 use crate::slab::Slab;
 
 /// Bytes read from one connection in one turn, unless a command needs more.
@@ -23,10 +24,16 @@ const READ_BYTES: usize = 64 << 10;
 /// So long a connection that was told of a loss may take to hear it, in microseconds.
 const DRAINING: u64 = 5_000_000;
 
+/// Nobody says when an application has made room for its answers: looked at every so often, in
+/// microseconds.
+const NAP: u64 = 1_000;
+
 /// All clients' connections.
 pub(crate) struct Sessions<F: Face> {
     pub face: F,
     clients: Slab<Client<F::Session>>,
+    /// Applications in this process, with their generations.
+    attached: Vec<(u32, u32)>,
     /// By entrance.
     doors: Vec<Door>,
     max_clients: usize,
@@ -65,6 +72,7 @@ impl<F: Face> Sessions<F> {
         Sessions {
             face,
             clients: Slab::default(),
+            attached: Vec::new(),
             doors: doors.map(door).collect(),
             max_clients,
             output_hard,
@@ -121,10 +129,28 @@ impl<F: Face> Sessions<F> {
             return;
         }
         gateway.counters.accepted += 1;
+        let place = self.insert(Link::Socket(stream), &from.to_string(), entrance, now);
+        let client = self.clients.get_mut(place).expect("just inserted");
+        let socket = client.stream.socket().expect("it came over a socket");
+        if poll.add(socket, Token::Client(place), Interest::READ).is_err() {
+            self.close(place);
+        }
+    }
+
+    /// An application in this process, as if it had connected at the first entrance.
+    pub fn attach(&mut self, waker: Waker, now: Now) -> Application {
+        let (application, end) = attached::attach(waker);
+        let place = self.insert(Link::Memory(Box::new(end)), "this process", 0, now);
+        let client = self.clients.get_mut(place).expect("just inserted");
+        self.attached.push((place, client.answers.generation));
+        application
+    }
+
+    fn insert(&mut self, stream: Link, from: &str, entrance: usize, now: Now) -> u32 {
         self.last_id += self.id_step;
         let id = ConnectionId(self.last_id);
-        let session = self.face.open(id, entrance, &from.to_string(), now);
-        let place = self.clients.insert(|place, generation| Client {
+        let session = self.face.open(id, entrance, from, now);
+        self.clients.insert(|place, generation| Client {
             stream,
             id,
             session,
@@ -137,10 +163,54 @@ impl<F: Face> Sessions<F> {
             interest: Interest::READ,
             dirty: false,
             draining: false,
-        });
-        let client = self.clients.get_mut(place).expect("just inserted");
-        if poll.add(&client.stream, Token::Client(place), Interest::READ).is_err() {
-            self.close(place);
+        })
+    }
+
+    /// Whether an application has something that can be taken.
+    #[inline]
+    pub fn is_called(&self) -> bool {
+        self.links().any(|(client, link)| client.wanted().read && link.is_ready())
+    }
+
+    /// The loop is about to sleep. Returns for how many microseconds it may, at most.
+    pub fn sleep(&self) -> u64 {
+        let mut most = u64::MAX;
+        for (client, link) in self.links() {
+            if client.answers.sendable() {
+                most = most.min(NAP);
+            }
+            if client.wanted().read && !link.sleep() {
+                most = 0;
+            }
+        }
+        most
+    }
+
+    /// The loop is awake.
+    pub fn rise(&self) {
+        self.links().for_each(|(_, link)| link.rise());
+    }
+
+    fn links(&self) -> impl Iterator<Item = (&Client<F::Session>, &Attached)> {
+        self.attached.iter().filter_map(|&(place, _)| {
+            let client = self.clients.get(place)?;
+            let Link::Memory(link) = &client.stream else { return None };
+            Some((client, &**link))
+        })
+    }
+
+    /// Takes what applications have handed over.
+    pub fn take_attached(&mut self, around: &mut Around<'_, F::Service>) {
+        for index in (0..self.attached.len()).rev() {
+            let (place, generation) = self.attached[index];
+            let Some(client) = self.clients.get_exact(place, generation) else {
+                self.attached.swap_remove(index);
+                continue;
+            };
+            let Link::Memory(link) = &client.stream else { unreachable!("it is attached") };
+            let read = client.wanted().read && link.is_ready();
+            let write = client.answers.sendable();
+            self.on_ready(Ready { token: Token::Client(place), read, write }, place, around);
         }
     }
 
@@ -380,7 +450,8 @@ impl<F: Face> Sessions<F> {
             let wanted = client.wanted();
             if wanted != client.interest {
                 client.interest = wanted;
-                if poll.change(&client.stream, Token::Client(place), wanted).is_err() {
+                let Some(socket) = client.stream.socket() else { continue };
+                if poll.change(socket, Token::Client(place), wanted).is_err() {
                     self.close(place);
                 }
             }

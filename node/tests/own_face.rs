@@ -2,12 +2,14 @@
 //!
 //! The service adds numbers up. Its protocol is lines: `add N` changes the sum, `sum` reads it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use node::{Birth, ConnectionId, Desk, Exit, Face, Failure, Node, Note, Options, Step};
+use node::{
+    Application, Birth, ConnectionId, Desk, Exit, Face, Failure, Node, Note, Options, Step,
+};
 use smr::{BadCheckpoint, Context, Durability, GroupId, Now, ReadOutcome, ReplicaId, StateMachine};
 
 /// Requests are batches of numbers of 8 bytes; reads of single zero bytes.
@@ -139,6 +141,72 @@ fn a_group_of_one_adds_up_and_remembers() {
         assert_eq!(lines, [first, two, five, again, "what?".to_owned(), last]);
         stop.store(true, Ordering::Relaxed);
         assert_eq!(replica.join().expect("it ends"), Exit::Stopped);
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
+/// Sends lines and takes their answers, as many as there is room for at a time.
+fn ask(application: &mut Application, mut lines: &[u8], answers: usize) -> Vec<u64> {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let (mut found, mut text, mut chunk) = (Vec::new(), Vec::new(), [0; 1000]);
+    while found.len() < answers {
+        assert!(std::time::Instant::now() < end, "{} of {answers} answers", found.len());
+        match application.write(lines) {
+            Ok(count) => lines = &lines[count..],
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        match application.read(&mut chunk) {
+            Ok(count) => text.extend_from_slice(&chunk[..count]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let number = String::from_utf8(line).expect("text");
+            found.push(number.trim_end().parse().expect("a sum"));
+        }
+    }
+    found
+}
+
+#[test]
+fn an_application_in_the_process_needs_no_socket() {
+    let directory = std::env::temp_dir().join(format!("node-memory-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let mut options = Options::new(
+        directory.clone(),
+        ReplicaId(0),
+        vec![free_address()],
+        free_address(),
+        Durability::Memory,
+        Birth::Bootstrap(GroupId(1)),
+    );
+    for spin in [0, 50] {
+        options.spin = spin;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopping, options) = (Arc::clone(&stop), options.clone());
+        let (give, take) = std::sync::mpsc::channel();
+        let replica = std::thread::spawn(move || {
+            let events = Box::new(|event: &node::Event| println!("{event}"));
+            let mut node = Node::open(options, Lines, Sum::default(), events).expect("it opens");
+            give.send([node.attach(), node.attach()]).expect("it is waited for");
+            node.run(&stopping).expect("it runs")
+        });
+        let [mut application, mut other] = take.recv().expect("both");
+        // One at a time, so that the loop goes to sleep in between; then more than there is room for.
+        for number in 1..=100 {
+            std::thread::sleep(std::time::Duration::from_micros(number * 20));
+            assert_eq!(ask(&mut application, b"add 1\n", 1), [number]);
+        }
+        let sums = ask(&mut application, &b"add 1\n".repeat(100_000), 100_000);
+        assert_eq!(sums, (101..=100_100).collect::<Vec<u64>>());
+        drop(application);
+        assert_eq!(ask(&mut other, b"sum\n", 1), [100_100]);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(replica.join().expect("it ends"), Exit::Stopped);
+        assert_eq!(other.read(&mut [0]).expect("the end"), 0);
+        assert_eq!(other.write(b"x").expect_err("nobody").kind(), ErrorKind::BrokenPipe);
+        std::fs::remove_dir_all(&directory).expect("removed");
+        std::fs::create_dir_all(&directory).expect("a directory");
     }
     std::fs::remove_dir_all(&directory).expect("removed");
 }

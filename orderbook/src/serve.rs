@@ -56,6 +56,9 @@ pub struct Serve {
     /// How long to look for work before sleeping, in microseconds
     #[arg(long, default_value_t = 0)]
     spin_us: u64,
+    /// Trade so many commands from a thread of this process, through memory, and print the latency
+    #[arg(long)]
+    trade: Option<usize>,
     /// Bytes of log between checkpoints. For tests
     #[arg(long, hide = true)]
     checkpoint_bytes: Option<usize>,
@@ -98,7 +101,10 @@ pub fn serve(flags: Serve) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
     let events = Box::new(move |event: &Event| eprintln!("replica {id}: {event}"));
-    let node = Node::open(options, Exchange, Engine::default(), events)?;
+    let mut node = Node::open(options, Exchange, Engine::default(), events)?;
+    if let Some(count) = flags.trade {
+        crate::client::trade(count, node.attach());
+    }
     eprintln!("replica {id}: the exchange is open on {listen}");
     // The one exit beside being stopped follows from an order that this face never gives.
     node.run(&stop)?;

@@ -44,10 +44,14 @@ pub(super) fn lead(seat: &Seat, load: Throughput) -> Result<Outcome> {
     let mut entry = vec![7; slot(&load) as usize];
     let (mut times, mut begun) = (histogram(), VecDeque::new());
     let (start, before) = (Instant::now(), preempted());
-    let (mut written, mut read) = (0_u64, 0_u64);
+    let (mut written, mut read, mut waited) = (0_u64, 0_u64, 0_u64);
+    let mut full_since = None;
     while start.elapsed().as_secs_f64() < load.seconds {
         for _ in 0..64 {
-            if written < read + SLOTS {
+            if written == read + SLOTS {
+                full_since.get_or_insert_with(monotonic);
+            } else {
+                waited += full_since.take().map_or(0, |since| monotonic() - since);
                 begun.push_back(monotonic());
                 written += 1;
                 *entry.last_mut().expect("a number") = written;
@@ -73,7 +77,8 @@ pub(super) fn lead(seat: &Seat, load: Throughput) -> Result<Outcome> {
     let seconds = start.elapsed().as_secs_f64();
     let preempted = preempted() - before;
     let commands = read * load.batch as u64;
-    Ok(Outcome { latency: Spread::of(&times), commands, seconds, deposed: 0, preempted })
+    let (latency, waited_seconds) = (Spread::of(&times), waited as f64 / 1e9);
+    Ok(Outcome { latency, commands, seconds, deposed: 0, preempted, waited_seconds })
 }
 
 /// Reads, as a follower would, until the process that started this one has ended.

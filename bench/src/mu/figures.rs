@@ -279,7 +279,7 @@ fn print_suspicions(point: &ThroughputPoint) {
 
 fn print_throughput(points: &[&ThroughputPoint]) {
     println!(
-        "\n{:<16}{:>12}{:>8}{:>12}{:>12}{:>10}{:>10}{:>10}{:>8}",
+        "\n{:<16}{:>12}{:>8}{:>12}{:>12}{:>10}{:>10}{:>10}{:>10}{:>8}",
         "throughput",
         "outstanding",
         "batch",
@@ -287,6 +287,7 @@ fn print_throughput(points: &[&ThroughputPoint]) {
         "GB/s",
         "p50 us",
         "p99 us",
+        "waits, %",
         "preempted",
         "deposed"
     );
@@ -299,7 +300,7 @@ fn print_throughput(points: &[&ThroughputPoint]) {
         };
         let bytes = point.per_second() * super::COMMAND as f64;
         println!(
-            "{service:<16}{:>12}{:>8}{:>12.2}{:>12}{:>10.1}{:>10.1}{:>10}{:>8}",
+            "{service:<16}{:>12}{:>8}{:>12.2}{:>12}{:>10.1}{:>10.1}{:>10.0}{:>10}{:>8}",
             point.what.outstanding,
             point.what.batch,
             point.per_second() / 1e6,
@@ -310,6 +311,7 @@ fn print_throughput(points: &[&ThroughputPoint]) {
             },
             spread.p50 as f64 / 1e3,
             spread.p99 as f64 / 1e3,
+            point.outcome.waited_seconds / point.outcome.seconds * 100.0,
             point.outcome.preempted,
             point.outcome.deposed
         );

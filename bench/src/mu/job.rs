@@ -96,7 +96,7 @@ impl Service {
 pub(super) enum Attachment {
     /// One thread is both.
     Direct,
-    /// A thread each, and a queue between.
+    /// A thread each, and `fabric::handover` between them.
     Handover,
 }
 
@@ -150,6 +150,8 @@ pub(super) struct Outcome {
     pub(super) deposed: u64,
     /// How often the scheduler took the core from the thread that measured.
     pub(super) preempted: u64,
+    /// For how much of the time the leader could do nothing, since a follower had not made room.
+    pub(super) waited_seconds: f64,
 }
 
 /// A distribution, in nanoseconds.

@@ -4,7 +4,6 @@
 //! The latency of a request counts from its intended start where there is one: what a pause keeps
 //! from being asked is not left out ("coordinated omission").
 
-use std::sync::mpsc::{TryRecvError, sync_channel};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -20,6 +19,11 @@ use crate::cores::{pin, preempted};
 /// How often an application that has asked looks for the answer before it gives up its core: tens
 /// of microseconds.
 const SPINS: u32 = 2_000;
+/// How often a replica looks for a request in each turn of its loop: a turn takes as long as some
+/// tens of looks.
+const LOOKS: u32 = 16;
+/// Bytes of an answer at most: an order book's to one order that meets many.
+const LONGEST_ANSWER: usize = 64 << 10;
 
 /// What answers the application.
 enum Server<S: StateMachine> {
@@ -92,7 +96,8 @@ pub(super) fn lead<S: StateMachine + Send>(
         process.finish()?;
         deposed = process.deposed;
     }
-    Ok(Outcome { latency: Spread::of(&times), commands: total, seconds, deposed, preempted })
+    let (latency, waited_seconds) = (Spread::of(&times), 0.0);
+    Ok(Outcome { latency, commands: total, seconds, deposed, preempted, waited_seconds })
 }
 
 /// Calls `act` with each request, and without one in between. The first tenth warms up.
@@ -136,32 +141,39 @@ fn handover<S: StateMachine + Send>(
     source: Requests,
     server: &mut Server<S>,
 ) -> (Histogram<u64>, u64) {
-    let (ask, asked) = sync_channel::<Bytes>(1);
-    let (answer, answered) = sync_channel::<Bytes>(1);
+    let longest = Work::Latency(latency).request_bytes().max(LONGEST_ANSWER);
+    let (mut ask, mut asked) = fabric::handover::handover(1, longest);
+    let (mut answer, mut answered) = fabric::handover::handover(1, longest);
     let core = seat.application_core;
     std::thread::scope(|scope| {
         let application = scope.spawn(move || {
             pin(core);
             let before = preempted();
+            let mut reply = Vec::new();
             let times = measure(latency, source, |request| {
                 let Some(request) = request else { return std::hint::spin_loop() };
-                ask.send(request).expect("the replica serves until the application ends");
+                assert!(ask.send(&request), "the one before was answered");
                 let mut spins = 0;
-                while let Err(TryRecvError::Empty) = answered.try_recv() {
+                while !answered.receive(&mut reply) {
                     // Who must wait for long lets the followers run that may share this core.
                     spins += 1;
-                    if spins > SPINS {
-                        std::thread::yield_now();
+                    match spins > SPINS {
+                        true => std::thread::yield_now(),
+                        false => std::hint::spin_loop(),
                     }
                 }
             });
             (times, preempted() - before)
         });
-        loop {
-            match asked.try_recv() {
-                Ok(request) => answer.send(server.serve(request)).expect("it waits"),
-                Err(TryRecvError::Empty) => server.idle(),
-                Err(TryRecvError::Disconnected) => break,
+        let mut request = Vec::new();
+        while !asked.is_abandoned() {
+            let found = (0..LOOKS).any(|_| asked.receive(&mut request));
+            match found {
+                true => {
+                    let reply = server.serve(Bytes::from(std::mem::take(&mut request)));
+                    assert!(answer.send(&reply), "the one before was taken");
+                }
+                false => server.idle(),
             }
         }
         application.join().expect("the application does not panic")

@@ -217,7 +217,10 @@ impl<S: StateMachine> Process<S> {
             }
             self.step(Input::Timeout);
             self.complete();
-            self.look_after();
+            // Who leads goes on whoever has failed.
+            if !self.leads {
+                self.look_after();
+            }
         }
         self.complete();
         let leads = self.role() == Role::Primary;
@@ -244,6 +247,11 @@ impl<S: StateMachine> Process<S> {
 
     pub(super) fn role(&self) -> Role {
         self.host.protocol().report().role
+    }
+
+    /// Whether this leader waits for a follower to make room in its log.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.leads && self.host.protocol().waits()
     }
 
     pub(super) fn leads(&self) -> bool {

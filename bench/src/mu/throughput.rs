@@ -24,7 +24,7 @@ pub(super) fn lead<S: StateMachine>(seat: &Seat, load: Throughput, service: S) -
     process.lead();
     let (mut times, mut begun) = (histogram(), VecDeque::new());
     let (start, before) = (Instant::now(), preempted());
-    let mut counted = 0;
+    let (mut counted, mut waited, mut held_up_since) = (0, 0, None);
     let mut open = true;
     while open || process.outstanding() > 0 {
         for _ in 0..16 {
@@ -37,6 +37,11 @@ pub(super) fn lead<S: StateMachine>(seat: &Seat, load: Throughput, service: S) -
                 process.submit(request);
             }
             process.complete();
+            if process.is_held_up() {
+                held_up_since.get_or_insert_with(monotonic);
+            } else {
+                waited += held_up_since.take().map_or(0, |since| monotonic() - since);
+            }
             while counted < process.answered() {
                 counted += 1;
                 let begun = begun.pop_front().expect("each request that is answered began");
@@ -51,5 +56,6 @@ pub(super) fn lead<S: StateMachine>(seat: &Seat, load: Throughput, service: S) -
     let deposed = process.deposed;
     process.finish()?;
     let commands = process.answered() * load.batch as u64;
-    Ok(Outcome { latency: Spread::of(&times), commands, seconds, deposed, preempted })
+    let (latency, waited_seconds) = (Spread::of(&times), waited as f64 / 1e9);
+    Ok(Outcome { latency, commands, seconds, deposed, preempted, waited_seconds })
 }

@@ -1,4 +1,6 @@
-//! One process's face: its own memory, and its peers'. A verb is done when `post` returns.
+//! One process's face: its own memory, and its peers'. What a verb does is done when `post` returns;
+//! whether writes count is looked at when the first completion after them is asked for, with one
+//! fence for all of them: so the caches fetch the lines of several peers at the same time.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -40,6 +42,10 @@ pub struct Endpoint {
     /// By process, itself included.
     peers: Vec<Option<Peer>>,
     done: VecDeque<Done>,
+    /// Some of `done` are writes that were not looked at again.
+    unsettled: bool,
+    /// What will be written soon.
+    awaited: Vec<(Place, u32)>,
     /// Space for reads to come.
     spare: Vec<Vec<u64>>,
 }
@@ -99,6 +105,8 @@ struct Done {
     status: Status,
     grant: Option<GrantNumber>,
     read: Option<Vec<u64>>,
+    /// A write whose words are stored: where, and under which grant.
+    stored: Option<(ReplicaId, RegionId, Holder)>,
 }
 
 impl Endpoint {
@@ -124,8 +132,8 @@ impl Endpoint {
         let mut peers: Vec<_> = (0..layout.geometry.processes).map(|_| None).collect();
         let renounced = vec![GrantNumber(0); regions];
         peers[me.index()] = Some(Peer { segment: own, renounced, stream: None, vigil: None });
-        let (done, spare) = Default::default();
-        Ok(Endpoint { me, layout, file, lanes, peers, done, spare })
+        let (done, awaited, spare) = Default::default();
+        Ok(Endpoint { me, layout, file, lanes, peers, done, unsettled: false, awaited, spare })
     }
 
     /// Exchanges memory with the process at the other end, which does the same, and returns which
@@ -160,6 +168,7 @@ impl Endpoint {
             return Err(Error::StillAttached(process));
         }
         greeting::agree(&acquaintance.stream)?;
+        self.settle();
         // The other side frees what its former grants opened: nothing may be stored there any more.
         self.peers[process.index()] = None;
         Ok(())
@@ -175,6 +184,7 @@ impl Endpoint {
         if !self.has_ended(process) {
             return Err(Error::StillAttached(process));
         }
+        self.settle();
         let own = self.peers[self.me.index()].as_ref().expect("attached from the start");
         for lanes in self.lanes.iter_mut().flatten() {
             lanes.process_ended(&own.segment, process);
@@ -192,6 +202,7 @@ impl Endpoint {
     /// If it has not ended.
     pub fn forget(&mut self, process: ReplicaId) {
         assert!(self.has_ended(process), "a process that lives is not forgotten");
+        self.settle();
         self.peers[process.index()] = None;
     }
 
@@ -248,22 +259,67 @@ impl Endpoint {
         under: GrantNumber,
         words: impl ExactSizeIterator<Item = u64>,
     ) -> Status {
+        let (status, stored) = self.store_words(to, under, words);
+        let Some((process, region, under)) = stored else { return status };
+        holder::settle();
+        self.outcome(process, region, under)
+    }
+
+    /// Stores the words of a write. One to an exclusive region, whose grant was in force, is to be
+    /// looked at again.
+    #[inline]
+    fn store_words(
+        &self,
+        to: Place,
+        under: GrantNumber,
+        words: impl ExactSizeIterator<Item = u64>,
+    ) -> (Status, Option<(ReplicaId, RegionId, Holder)>) {
         let range = self.layout.geometry.range(to.region, to.offset, words.len());
-        let Some(peer) = &self.peers[to.process.index()] else { return Status::Gone };
+        let Some(peer) = &self.peers[to.process.index()] else { return (Status::Gone, None) };
         let segment = &peer.segment;
         if segment.layout.access(to.region) == Access::Open {
             segment.write_open(to.region, to.offset, words);
-            return Status::Ok;
+            return (Status::Ok, None);
         }
         // A number that no owner gives has no holder word.
         if under <= peer.renounced[to.region.index()] || !under.is_possible() {
-            return Status::Refused;
+            return (Status::Refused, None);
         }
         let lane = &segment.lane(to.region, self.me.0)[range];
         let under = Holder::new(under, self.me.0);
-        match holder::write(segment.holder(to.region), under, lane, words) {
+        match holder::store(segment.holder(to.region), under, lane, words) {
+            true => (Status::Ok, Some((to.process, to.region, under))),
+            false => (Status::Refused, None),
+        }
+    }
+
+    /// What has become of a write that was stored and settled.
+    #[inline]
+    fn outcome(&self, process: ReplicaId, region: RegionId, under: Holder) -> Status {
+        let peer = self.peers[process.index()].as_ref().expect("settled before it is let go of");
+        match holder::stands(peer.segment.holder(region), under) {
             true => Status::Ok,
             false => Status::Refused,
+        }
+    }
+
+    /// Looks again at the holder words of the writes that were posted.
+    #[inline]
+    fn settle(&mut self) {
+        if !std::mem::replace(&mut self.unsettled, false) {
+            return;
+        }
+        holder::settle();
+        for index in 0..self.done.len() {
+            if let Some((process, region, under)) = self.done[index].stored.take() {
+                self.done[index].status = self.outcome(process, region, under);
+            }
+        }
+        // Not before the fence, which would wait for it.
+        for (place, words) in self.awaited.drain(..) {
+            if let Some(peer) = &self.peers[place.process.index()] {
+                peer.segment.fetch(place, self.me, words);
+            }
         }
     }
 
@@ -295,10 +351,14 @@ impl Fabric for Endpoint {
     }
 
     fn post(&mut self, id: VerbId, verb: Verb<'_>) {
-        let mut done = Done { id, status: Status::Ok, grant: None, read: None };
+        let mut done = Done { id, status: Status::Ok, grant: None, read: None, stored: None };
+        if !matches!(verb, Verb::Write { .. }) {
+            self.settle();
+        }
         match verb {
             Verb::Write { to, under, words } => {
-                done.status = self.write(to, under, words.iter().copied());
+                (done.status, done.stored) = self.store_words(to, under, words.iter().copied());
+                self.unsettled |= done.stored.is_some();
             }
             Verb::Read { from, words } => {
                 self.layout.geometry.range(from.region, from.offset, words as usize);
@@ -329,6 +389,7 @@ impl Fabric for Endpoint {
     }
 
     fn poll(&mut self, words: &mut Vec<u64>) -> Option<Completion> {
+        self.settle();
         let done = self.done.pop_front()?;
         words.clear();
         if let Some(read) = done.read {
@@ -336,6 +397,15 @@ impl Fabric for Endpoint {
             self.spare.push(spare);
         }
         Some(Completion { id: done.id, status: done.status, grant: done.grant })
+    }
+
+    fn expect(&mut self, to: Place, words: u32) {
+        self.layout.geometry.range(to.region, to.offset, words as usize);
+        if self.unsettled {
+            self.awaited.push((to, words));
+        } else if let Some(peer) = &self.peers[to.process.index()] {
+            peer.segment.fetch(to, self.me, words);
+        }
     }
 
     fn load(&self, region: RegionId, offset: u32, words: &mut [u64]) {

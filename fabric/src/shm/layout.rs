@@ -18,7 +18,8 @@ use crate::contract::{Access, Geometry, RegionId, RegionSpec};
 
 const PAGE: usize = 512;
 const APART: usize = 16;
-const MAGIC: u64 = u64::from_ne_bytes(*b"LSFABR01");
+/// Its digits change whenever what stands in memory changes its meaning.
+const MAGIC: u64 = u64::from_ne_bytes(*b"LSFABR02");
 
 struct Placed {
     access: Access,

@@ -1,4 +1,5 @@
-//! The only unsafe code of shared memory: a sealed memfd, mapped as atomic words.
+//! The only unsafe code of shared memory: a sealed memfd, mapped as atomic words, and a hint to the
+//! processor about them.
 //!
 //! Proof: the pointer is that of a shared mapping of `len` words that lives until `drop`, and the
 //! slices that are lent out live no longer than `self`. The seals forbid that anybody ever shrinks
@@ -17,6 +18,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::error::Error;
 
 const WORD: usize = size_of::<AtomicU64>();
+/// Words of a cache line.
+const LINE: usize = 8;
 
 pub(crate) struct Mapping {
     start: NonNull<AtomicU64>,
@@ -83,6 +86,22 @@ impl Drop for Mapping {
         // SAFETY: the range is that of the mapping, and nobody borrows it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.address(), self.len * WORD) };
         assert!(unmapped.is_ok(), "a mapping can be unmapped");
+    }
+}
+
+/// Has the processor fetch the lines of these words, to be stored to.
+#[inline]
+pub(crate) fn fetch(words: &[AtomicU64]) {
+    for line in words.chunks(LINE) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which changes neither memory nor registers nor flags, and never faults;
+        // processors of this kind that have no such hint do nothing.
+        unsafe {
+            let line = line.as_ptr();
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 }
 

@@ -8,9 +8,12 @@ use smr::ReplicaId;
 
 use super::error::Error;
 use super::layout::Layout;
-use super::mapping::Mapping;
-use crate::contract::{Access, RegionId};
+use super::mapping::{self, Mapping};
+use crate::contract::{Access, Place, RegionId};
 use crate::holder;
+
+/// Words that are fetched ahead at most: a core has room for some tens of lines on their way.
+const FETCHED: usize = 64;
 
 #[derive(Clone)]
 pub(crate) struct Segment {
@@ -78,6 +81,18 @@ impl Segment {
                 holder::read(self.holder(region), lane, words);
             }
         }
+    }
+
+    /// Has the processor fetch the lines that `writer` will store to, the first ones of many.
+    #[inline]
+    pub(crate) fn fetch(&self, to: Place, writer: ReplicaId, words: u32) {
+        let lane = match self.layout.access(to.region) {
+            Access::Open => 0,
+            Access::Exclusive => writer.0,
+        };
+        let start = to.offset as usize;
+        let end = start + (words as usize).min(FETCHED);
+        mapping::fetch(&self.lane(to.region, lane)[start..end]);
     }
 
     /// Writes an open region.
