@@ -222,7 +222,7 @@ impl<S> Client<S> {
                 stream.read(shared).map(|n| if n > 0 { Arrival::Shared(n) } else { Arrival::End })
             }
             link => {
-                let space = self.missing.max(INPUT_AHEAD).min(1 << 20);
+                let space = self.missing.clamp(INPUT_AHEAD, 1 << 20);
                 let read = link.append(&mut self.input, space);
                 read.map(|n| if n > 0 { Arrival::Own } else { Arrival::End })
             }
