@@ -1,6 +1,7 @@
 //! One-sided memory ([Mu] 2.3, 3.2): regions of atomic 64-bit words that their owner's peers read
 //! and write without the owner's processor.
 //!
+//! [`handover`] is beside it: messages from one thread to another through memory.
 //! [`Fabric`] is one process's face; its back ends are [`shm`] (processes of one machine),
 //! [`verbs`] (RDMA cards) and [`sim`] (one seed decides). `docs/fabric.md` has the arguments.
 //!
