@@ -134,6 +134,10 @@ pub struct OrderOptions {
     /// those of one turn share them
     #[arg(long)]
     pub one_by_one: bool,
+    /// Have the sequencer send each message once, to a multicast address that all replicas hear, as a
+    /// network of switches would; otherwise it sends a copy to each
+    #[arg(long)]
+    pub multicast: bool,
     /// How long NOPaxos's replicas wait for a message that others have overtaken, in microseconds
     #[arg(long, default_value_t = 20)]
     pub patience_us: u64,
@@ -228,6 +232,7 @@ struct Points {
     cores: Vec<usize>,
     wait: Wait,
     one_by_one: bool,
+    multicast: bool,
     bytes: usize,
     points: Vec<Point>,
     failover: Option<failover::Figures>,
@@ -259,6 +264,7 @@ pub fn run(options: &OrderOptions) -> Result<()> {
         cores: (0..2 + usize::from(options.replicas)).map(|thread| options.core(thread)).collect(),
         wait: options.wait,
         one_by_one: options.one_by_one,
+        multicast: options.multicast,
         bytes: options.bytes,
         points: Vec::new(),
         failover: None,
@@ -314,17 +320,17 @@ fn settings(options: &OrderOptions, part: Part) -> Vec<(Part, Setting)> {
             }
         }
         Part::Loss => {
+            let mut group = Vec::new();
             for &percent in &options.losses {
                 let chance = (percent * 10_000.0).round() as u64;
                 let both = Loss { requests: chance, messages: chance };
-                let mut group: Vec<_> =
-                    orders().map(|order| Setting { loss: both, ..busy(order) }).collect();
+                group.extend(orders().map(|order| Setting { loss: both, ..busy(order) }));
                 if options.orders.contains(&Order::Nopaxos) && chance > 0 {
                     let loss = Loss { requests: chance, messages: 0 };
                     group.push(Setting { loss, ..busy(Order::Nopaxos) });
                 }
-                in_turn(group);
             }
+            in_turn(group);
             let relayed = |order| [0, 200].map(|late| Setting { late: Some(late), ..busy(order) });
             let multicast = orders().filter(|order| {
                 matches!(order, Order::Nopaxos | Order::FastPaxos | Order::SpeculativePaxos)
@@ -332,10 +338,11 @@ fn settings(options: &OrderOptions, part: Part) -> Vec<(Part, Setting)> {
             in_turn(multicast.flat_map(relayed).collect());
         }
         Part::Replicas => {
-            for &replicas in &options.sizes {
-                let group = orders().filter(|&order| order != Order::Unreplicated);
-                in_turn(group.map(|order| Setting { replicas, ..busy(order) }).collect());
-            }
+            let group = |&replicas: &u8| {
+                let orders = orders().filter(|&order| order != Order::Unreplicated);
+                orders.map(|order| Setting { replicas, ..busy(order) }).collect::<Vec<_>>()
+            };
+            in_turn(options.sizes.iter().flat_map(group).collect());
         }
         Part::Failover => {}
     }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -74,31 +74,28 @@ impl Plot {
         R: AsRangedCoord<Value = f64, CoordDescType = C>,
         C: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        let failed = |error: &dyn std::fmt::Display| anyhow!("{error}");
         let area = SVGBackend::new(path, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(|e| failed(&e))?;
+        area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 20))
             .margin(16)
             .x_label_area_size(40)
             .y_label_area_size(80)
-            .build_cartesian_2d(x, y)
-            .map_err(|e| failed(&e))?;
+            .build_cartesian_2d(x, y)?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(&self.x).y_desc(&self.y).light_line_style(WHITE);
-        mesh.draw().map_err(|e| failed(&e))?;
+        mesh.draw()?;
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
             let line = LineSeries::new(series.points.iter().copied(), colour.stroke_width(2));
             chart
-                .draw_series(line.point_size(3))
-                .map_err(|e| failed(&e))?
+                .draw_series(line.point_size(3))?
                 .label(&series.name)
                 .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
         let mut legend = chart.configure_series_labels();
         legend.position(SeriesLabelPosition::LowerRight).background_style(WHITE.mix(0.8));
-        legend.border_style(BLACK).draw().map_err(|e| failed(&e))?;
-        area.present().map_err(|e| failed(&e))
+        legend.border_style(BLACK).draw()?;
+        Ok(area.present()?)
     }
 }
 
@@ -138,23 +135,21 @@ impl Bars {
     }
 
     fn draw(&self, path: &Path) -> Result<()> {
-        let failed = |error: &dyn std::fmt::Display| anyhow!("{error}");
         let (groups, bars) = (self.names(|value| &value.0), self.names(|value| &value.1));
         let pitch = bars.len() as f64 + GAP;
         let top = self.values.iter().map(|value| value.2).fold(0.0, f64::max);
         let top = if top > 0.0 { top * 1.1 } else { 1.0 };
         let area = SVGBackend::new(path, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(|e| failed(&e))?;
+        area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 20))
             .margin(16)
             .x_label_area_size(40)
             .y_label_area_size(80)
-            .build_cartesian_2d(-GAP..pitch * groups.len() as f64, 0.0..top)
-            .map_err(|e| failed(&e))?;
+            .build_cartesian_2d(-GAP..pitch * groups.len() as f64, 0.0..top)?;
         let mut mesh = chart.configure_mesh();
         mesh.y_desc(&self.y).light_line_style(WHITE).disable_x_mesh().disable_x_axis();
-        mesh.draw().map_err(|e| failed(&e))?;
+        mesh.draw()?;
         for (i, group) in groups.iter().enumerate() {
             // Where a label of the x axis would be: below the middle of its group.
             let middle = (i as f64 + 0.5) * pitch - GAP / 2.0;
@@ -163,7 +158,7 @@ impl Bars {
                 .pos(Pos::new(HPos::Center, VPos::Top));
             // Every other label is lower, so that long ones have room.
             let below = y + 6 + 14 * (i as i32 % 2);
-            area.draw(&Text::new(*group, (x, below), centred)).map_err(|e| failed(&e))?;
+            area.draw(&Text::new(*group, (x, below), centred))?;
         }
         for (at, (bar, colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
             let of_bar =
@@ -173,15 +168,14 @@ impl Bars {
                     Rectangle::new([(left, 0.0), (left + 0.9, *value)], colour.filled())
                 });
             chart
-                .draw_series(of_bar)
-                .map_err(|e| failed(&e))?
+                .draw_series(of_bar)?
                 .label(*bar)
                 .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         }
         let mut legend = chart.configure_series_labels();
         legend.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8));
-        legend.border_style(BLACK).draw().map_err(|e| failed(&e))?;
-        area.present().map_err(|e| failed(&e))
+        legend.border_style(BLACK).draw()?;
+        Ok(area.present()?)
     }
 }
 

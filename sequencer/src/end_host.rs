@@ -1,19 +1,21 @@
 //! The end-host sequencer ([NOPaxos] 4.2.3): receives a batch, stamps it, sends it to the members
-//! one by one. What cannot be sent is lost, as anywhere in the network, and counted.
+//! one by one, or once where all have one multicast address, through the interface that it listens
+//! on. What cannot be sent is lost, as anywhere in the network, and counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nix::sys::socket::SockaddrStorage;
-use oum::{CONTROL_MAGIC, Control, Life, Refused, Sequencer, Session};
+use oum::{CONTROL_MAGIC, Control, Header, Life, Refused, Sequencer, Session};
 use smr::GroupId;
 
-use crate::batches::{Inbound, Outbound, send_one};
+use crate::batches::{Inbound, Outbound, join_arriving, send_one};
 
 /// A sequencer serves so many groups, and no more.
 pub const MAX_GROUPS: usize = 4096;
@@ -37,11 +39,13 @@ pub struct Counts {
     pub unknown_group: u64,
     /// Control messages that made no sense or came too late.
     pub refused: u64,
+    /// System calls that brought or took messages.
+    pub calls: u64,
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { stamped, unsent, unreadable, restamped, unknown_group, refused } = self;
+        let Counts { stamped, unsent, unreadable, restamped, unknown_group, refused, .. } = self;
         write!(
             f,
             "{stamped} messages stamped, {unsent} copies not sent; refused: {unreadable} \
@@ -72,6 +76,25 @@ impl fmt::Display for Event {
     }
 }
 
+/// Room for what a turn receives and sends.
+pub struct Batches {
+    inbound: Inbound,
+    outbound: Outbound,
+}
+
+impl Batches {
+    /// Room for so many datagrams in one system call, at least 1.
+    pub fn of(most: usize) -> Batches {
+        Batches { inbound: Inbound::new(most), outbound: Outbound::new(most) }
+    }
+}
+
+impl Default for Batches {
+    fn default() -> Batches {
+        Batches::of(64)
+    }
+}
+
 /// A sequencer with its socket.
 pub struct EndHost {
     socket: UdpSocket,
@@ -94,6 +117,12 @@ impl EndHost {
         // Shorter queues only lose more.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, QUEUE_BYTES);
+        join_arriving(&socket);
+        if let IpAddr::V4(ip) = listen.ip()
+            && !ip.is_unspecified()
+        {
+            rustix::net::sockopt::set_ip_multicast_if(&socket, &ip)?;
+        }
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())?;
         Ok(EndHost {
@@ -114,47 +143,61 @@ impl EndHost {
         self.socket.local_addr()
     }
 
+    /// What it has done.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Stamps until `stop` is set; returns what it has done. After the last datagram it looks for
     /// the next one for as long as `spin` before it sleeps.
     ///
     /// # Errors
     /// If the socket fails.
     pub fn run(mut self, spin: Duration, stop: &AtomicBool) -> io::Result<Counts> {
-        let (mut inbound, mut outbound) = (Inbound::new(), Outbound::new());
+        let mut batches = Batches::default();
         let mut busy_until = None;
         // Relaxed: the flag stands for itself.
         while !stop.load(Ordering::Relaxed) {
             let spins = busy_until.is_some_and(|end| Instant::now() < end);
-            inbound.receive(&self.socket, !spins)?;
-            if inbound.len() > 0 {
-                self.forward(&mut inbound, &mut outbound);
+            if self.turn(&mut batches, !spins)? {
                 busy_until = (!spin.is_zero()).then(|| Instant::now() + spin);
             }
         }
         Ok(self.counts)
     }
 
-    fn forward(&mut self, inbound: &mut Inbound, outbound: &mut Outbound) {
+    /// Stamps what has arrived, and sends it on. Waits for the first message, though not for long,
+    /// if `wait` is set. Returns whether anything came.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn turn(&mut self, batches: &mut Batches, wait: bool) -> io::Result<bool> {
+        let Batches { inbound, outbound } = batches;
+        inbound.receive(&self.socket, wait)?;
         for index in 0..inbound.len() {
             let datagram = inbound.datagram(index);
             if datagram.first() == Some(&CONTROL_MAGIC) {
                 let datagram = Bytes::copy_from_slice(datagram);
                 // What was stamped before goes to the members that it was stamped for.
-                self.counts.unsent += outbound.send(&self.socket, inbound);
+                outbound.send(&self.socket, inbound);
                 self.on_control(&datagram, inbound.from(index));
                 continue;
             }
             match self.sequencer.stamp(datagram) {
-                Ok(header) => {
+                Ok(Header { group, .. }) => {
                     self.counts.stamped += 1;
-                    outbound.push(index, &self.members[&header.group]);
+                    outbound.push(inbound, index, group, &self.members[&group]);
                 }
                 Err(Refused::Unreadable(_)) => self.counts.unreadable += 1,
                 Err(Refused::Stamped) => self.counts.restamped += 1,
                 Err(Refused::UnknownGroup(_)) => self.counts.unknown_group += 1,
             }
         }
-        self.counts.unsent += outbound.send(&self.socket, inbound);
+        outbound.send(&self.socket, inbound);
+        self.counts.unsent += std::mem::take(&mut outbound.unsent);
+        self.counts.calls += std::mem::take(&mut inbound.calls);
+        self.counts.calls += std::mem::take(&mut outbound.calls);
+        Ok(inbound.len() > 0)
     }
 
     fn on_control(&mut self, datagram: &Bytes, from: Option<SockaddrStorage>) {
@@ -196,9 +239,23 @@ impl EndHost {
         }
         let begins = self.sequencer.begin(group, session);
         if begins {
-            self.members.insert(group, members.iter().map(|&member| member.into()).collect());
+            // Members that are reached at one address, which is a multicast one, get one copy.
+            let mut addresses: Vec<SocketAddr> = Vec::new();
+            for member in members {
+                if !addresses.contains(member) {
+                    addresses.push(*member);
+                }
+            }
+            self.members.insert(group, addresses.into_iter().map(Into::into).collect());
             (self.events)(&Event::Opened { group, session, members: members.len() });
         }
         begins
+    }
+}
+
+/// For who waits for several things at a time.
+impl AsFd for EndHost {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

@@ -5,75 +5,41 @@
 //! cannot be behind the same one. IPv4 only; what does not fit one Ethernet frame is not forwarded.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aya::maps::xdp::DevMapHash;
 use aya::maps::{Array, HashMap, MapError, PerCpuArray};
 use aya::programs::{ProgramError, Xdp as Program, XdpMode};
 use aya::{Ebpf, EbpfError};
-use bytes::Bytes;
-use oum::{Control, Life, Session};
+use oum::Session;
 use smr::GroupId;
 
+use crate::control_plane::{ControlPlane, Error, Plane};
 use crate::{Counts, Event, MAX_GROUPS};
 
-/// A signal to stop is seen at the latest after this.
-const LONGEST_WAIT: Duration = Duration::from_millis(50);
 /// How long a neighbour may take to say its hardware address.
 const NEIGHBOUR: Duration = Duration::from_secs(1);
 /// Discards what it is sent; a datagram to it makes the system look for the neighbour.
 const DISCARD: u16 = 9;
 
-/// Why the sequencer cannot be, or cannot go on.
-#[derive(Debug)]
-pub enum Error {
-    /// The program or its maps.
-    Bpf(String),
-    /// The socket.
-    Socket(io::Error),
-    /// A member cannot be reached in the way that it must be.
-    Member(SocketAddr, String),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Bpf(what) => write!(f, "the XDP program: {what}"),
-            Error::Socket(error) => write!(f, "the socket: {error}"),
-            Error::Member(at, why) => write!(f, "member {at}: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Error {
-        Error::Socket(error)
-    }
-}
-
 impl From<EbpfError> for Error {
     fn from(error: EbpfError) -> Error {
-        Error::Bpf(error.to_string())
+        Error::Plane(error.to_string())
     }
 }
 
 impl From<ProgramError> for Error {
     fn from(error: ProgramError) -> Error {
-        Error::Bpf(error.to_string())
+        Error::Plane(error.to_string())
     }
 }
 
 impl From<MapError> for Error {
     fn from(error: MapError) -> Error {
-        Error::Bpf(error.to_string())
+        Error::Plane(error.to_string())
     }
 }
 
@@ -97,14 +63,12 @@ struct Way {
 /// The loaded program, attached as long as this lives.
 pub struct Xdp {
     ebpf: Ebpf,
-    socket: UdpSocket,
-    life: Life,
+    /// Makes the system look for neighbours.
+    outside: UdpSocket,
     /// How members are reached: learnt once, since a controller does not wait for slow sequencers.
     ways: BTreeMap<SocketAddrV4, Way>,
-    /// Each group's session, and the interfaces of its members.
-    sessions: BTreeMap<GroupId, (Session, Vec<u32>)>,
-    counts: Counts,
-    events: Box<dyn FnMut(&Event) + Send>,
+    /// The interfaces of each group's members.
+    interfaces: BTreeMap<GroupId, Vec<u32>>,
 }
 
 impl Xdp {
@@ -119,12 +83,8 @@ impl Xdp {
         interfaces: &[&str],
         stamping: Stamping,
         events: Box<dyn FnMut(&Event) + Send>,
-    ) -> Result<Xdp, Error> {
+    ) -> Result<ControlPlane<Xdp>, Error> {
         let socket = UdpSocket::bind(listen)?;
-        socket.set_read_timeout(Some(LONGEST_WAIT))?;
-        let mut life = [0; 8];
-        let flags = rustix::rand::GetRandomFlags::empty();
-        rustix::rand::getrandom(&mut life, flags).map_err(io::Error::from)?;
         let mut ebpf = Ebpf::load_file(object)?;
         let mut port: Array<_, u32> = Array::try_from(ebpf.map_mut("port").expect("declared"))?;
         port.set(0, u32::from(listen.port().to_be()), 0)?;
@@ -138,94 +98,29 @@ impl Xdp {
                 entrance.attach(interface, XdpMode::Skb)?;
             }
         }
-        Ok(Xdp {
-            ebpf,
-            socket,
-            life: Life(u64::from_ne_bytes(life)),
-            ways: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            counts: Counts::default(),
-            events,
-        })
+        let outside = socket.try_clone()?;
+        let xdp = Xdp { ebpf, outside, ways: BTreeMap::new(), interfaces: BTreeMap::new() };
+        ControlPlane::new(xdp, socket, events)
     }
+}
 
-    /// Answers the controller until `stop` is set; returns what was done.
-    ///
-    /// # Errors
-    /// If the socket or a map fails.
-    pub fn run(mut self, stop: &AtomicBool) -> Result<Counts, Error> {
-        let mut buffer = vec![0; 1 << 16];
-        // Relaxed: the flag stands for itself.
-        while !stop.load(Ordering::Relaxed) {
-            match self.socket.recv_from(&mut buffer) {
-                Ok((length, from)) => {
-                    self.receive(&Bytes::copy_from_slice(&buffer[..length]), from)?;
-                }
-                Err(error) if is_timeout(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.add_counts()?;
-        Ok(self.counts)
-    }
+impl Plane for Xdp {
+    const GROUPS: usize = MAX_GROUPS;
 
-    fn receive(&mut self, datagram: &Bytes, from: SocketAddr) -> Result<(), Error> {
-        let group = match Control::decode(datagram) {
-            Ok(Control::Open { group, session, life, members }) => {
-                match self.on_open(group, session, life, &members) {
-                    Ok(true) => {}
-                    // The controller learns that the session is not open, and takes another one.
-                    Ok(false) | Err(Error::Member(..)) => self.counts.refused += 1,
-                    Err(error) => return Err(error),
-                }
-                group
-            }
-            Ok(Control::Probe { group }) => group,
-            Ok(_) => {
-                self.counts.refused += 1;
-                return Ok(());
-            }
-            // Among them what begins like a message and is none, in fragments for instance.
-            Err(_) => {
-                self.counts.unreadable += 1;
-                return Ok(());
-            }
-        };
-        let session = self.sessions.get(&group).map_or(Session(0), |&(session, _)| session);
-        let stamped = self.stamped(group)?;
-        let mut answer = Vec::new();
-        Control::Opened { group, session, life: self.life, stamped }.encode(&mut answer);
-        if self.socket.send_to(&answer, from).is_err() {
-            self.counts.unsent += 1;
-        }
-        Ok(())
-    }
-
-    fn on_open(
+    fn begin(
         &mut self,
         group: GroupId,
         session: Session,
-        life: Life,
-        members: &[SocketAddr],
-    ) -> Result<bool, Error> {
-        let present = self.sessions.get(&group).map(|&(session, _)| session);
-        if life != self.life || (present.is_none() && self.sessions.len() >= MAX_GROUPS) {
-            return Ok(false);
-        }
-        if present == Some(session) {
-            return Ok(true); // the answer was lost
-        }
-        if session <= present.unwrap_or_default() {
-            return Ok(false);
-        }
+        members: &[SocketAddrV4],
+    ) -> Result<(), Error> {
         let mut ways: Vec<(SocketAddrV4, Way)> = Vec::new();
         for &member in members {
-            let way = self.way(member)?;
-            if ways.iter().any(|(_, known)| known.interface == way.1.interface) {
+            let way = self.way(member).map_err(|why| Error::Member(member.into(), why))?;
+            if ways.iter().any(|(_, known)| known.interface == way.interface) {
                 let why = "another member of the group is behind the same interface";
-                return Err(Error::Member(member, why.to_owned()));
+                return Err(Error::Member(member.into(), why.to_owned()));
             }
-            ways.push(way);
+            ways.push((member, way));
         }
         self.set_members(group, &ways)?;
         // Replaced as a whole: numbers begin with 1 in the same instant.
@@ -233,12 +128,35 @@ impl Xdp {
         let mut counters: HashMap<_, [u8; 8], [u8; 16]> =
             HashMap::try_from(self.ebpf.map_mut("counters").expect("declared"))?;
         counters.insert(group.0.to_be_bytes(), <[u8; 16]>::try_from(counter).expect("16"), 0)?;
-        let interfaces = ways.iter().map(|(_, way)| way.interface).collect();
-        self.sessions.insert(group, (session, interfaces));
-        (self.events)(&Event::Opened { group, session, members: members.len() });
-        Ok(true)
+        self.interfaces.insert(group, ways.iter().map(|(_, way)| way.interface).collect());
+        Ok(())
     }
 
+    fn stamped(&mut self, group: GroupId) -> Result<u64, Error> {
+        let counters: HashMap<_, [u8; 8], [u8; 16]> =
+            HashMap::try_from(self.ebpf.map("counters").expect("declared"))?;
+        match counters.get(&group.0.to_be_bytes(), 0) {
+            Ok(counter) => Ok(u64::from_ne_bytes(*counter.first_chunk().expect("16 bytes"))),
+            Err(MapError::KeyNotFound) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn counts(&mut self) -> Result<Counts, Error> {
+        let counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(self.ebpf.map("counts").expect("declared"))?;
+        let count = |place| counts.get(&place, 0).map(|cpus| cpus.iter().sum::<u64>());
+        Ok(Counts {
+            stamped: count(0)?,
+            unreadable: count(1)?,
+            restamped: count(2)?,
+            unknown_group: count(3)?,
+            ..Counts::default()
+        })
+    }
+}
+
+impl Xdp {
     fn set_members(&mut self, group: GroupId, ways: &[(SocketAddrV4, Way)]) -> Result<(), Error> {
         let fan_out = program(&mut self.ebpf, "fan_out")?.fd()?.try_clone()?;
         let mut interfaces: DevMapHash<_> =
@@ -246,7 +164,7 @@ impl Xdp {
         for (_, way) in ways {
             interfaces
                 .insert(way.interface, way.interface, Some(&fan_out), 0)
-                .map_err(|error| Error::Bpf(error.to_string()))?;
+                .map_err(|error| Error::Plane(error.to_string()))?;
         }
         let mut places: HashMap<_, [u8; 16], [u8; 20]> =
             HashMap::try_from(self.ebpf.map_mut("members").expect("declared"))?;
@@ -256,7 +174,7 @@ impl Xdp {
             place[8..12].copy_from_slice(&interface.to_ne_bytes());
             place
         };
-        for &interface in self.sessions.get(&group).map_or(&[][..], |(_, before)| before) {
+        for &interface in self.interfaces.get(&group).into_iter().flatten() {
             if ways.iter().all(|(_, way)| way.interface != interface) {
                 places.remove(&place(interface))?;
             }
@@ -272,39 +190,14 @@ impl Xdp {
         Ok(())
     }
 
-    fn stamped(&self, group: GroupId) -> Result<u64, Error> {
-        let counters: HashMap<_, [u8; 8], [u8; 16]> =
-            HashMap::try_from(self.ebpf.map("counters").expect("declared"))?;
-        match counters.get(&group.0.to_be_bytes(), 0) {
-            Ok(counter) => Ok(u64::from_ne_bytes(*counter.first_chunk().expect("16 bytes"))),
-            Err(MapError::KeyNotFound) => Ok(0),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Adds what the program has counted.
-    fn add_counts(&mut self) -> Result<(), Error> {
-        let counts: PerCpuArray<_, u64> =
-            PerCpuArray::try_from(self.ebpf.map("counts").expect("declared"))?;
-        let count = |place| counts.get(&place, 0).map(|cpus| cpus.iter().sum::<u64>());
-        self.counts.stamped += count(0)?;
-        self.counts.unreadable += count(1)?;
-        self.counts.restamped += count(2)?;
-        self.counts.unknown_group += count(3)?;
-        Ok(())
-    }
-
     /// Through which interface a member is reached, and at which hardware address.
-    fn way(&mut self, member: SocketAddr) -> Result<(SocketAddrV4, Way), Error> {
-        let SocketAddr::V4(at) = member else {
-            return Err(Error::Member(member, "it has no IPv4 address".to_owned()));
-        };
-        if let Some(&way) = self.ways.get(&at) {
-            return Ok((at, way));
+    fn way(&mut self, member: SocketAddrV4) -> Result<Way, String> {
+        if let Some(&way) = self.ways.get(&member) {
+            return Ok(way);
         }
-        let way = self.route(at).map_err(|why| Error::Member(member, why))?;
-        self.ways.insert(at, way);
-        Ok((at, way))
+        let way = self.route(member)?;
+        self.ways.insert(member, way);
+        Ok(way)
     }
 
     fn route(&self, member: SocketAddrV4) -> Result<Way, String> {
@@ -327,19 +220,15 @@ impl Xdp {
                 return Err(format!("{hop} does not answer on {device}"));
             }
             // Only to make the system ask for the neighbour.
-            let _ = self.socket.send_to(&[], (hop, DISCARD));
+            let _ = self.outside.send_to(&[], (hop, DISCARD));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Program, Error> {
     let program = ebpf.program_mut(name);
-    let program = program.ok_or_else(|| Error::Bpf(format!("the object has no {name}")))?;
+    let program = program.ok_or_else(|| Error::Plane(format!("the object has no {name}")))?;
     Ok(program.try_into()?)
 }
 

@@ -2,7 +2,7 @@
 
 mod suite;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -41,6 +41,17 @@ fn socket(host: &str) -> UdpSocket {
     UdpSocket::bind((host, 0)).expect("a socket")
 }
 
+/// What the sequencer answers.
+fn ask(outside: &UdpSocket, sequencer: SocketAddr, control: Control) -> Control {
+    outside.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    let mut datagram = Vec::new();
+    control.encode(&mut datagram);
+    outside.send_to(&datagram, sequencer).expect("sent");
+    let mut buffer = [0; 256];
+    let (length, _) = outside.recv_from(&mut buffer).expect("answered");
+    Control::decode(&Bytes::copy_from_slice(&buffer[..length])).expect("a control message")
+}
+
 #[test]
 fn the_end_host_sequencer_conforms() {
     for (host, spin) in [("127.0.0.1", 0), ("127.0.0.1", 100), ("::1", 0)] {
@@ -59,23 +70,18 @@ fn the_end_host_sequencer_conforms() {
 fn a_member_that_cannot_be_sent_to_keeps_nothing_from_the_others() {
     let running = Running::start("127.0.0.1:0", Duration::ZERO);
     let outside = socket("127.0.0.1");
-    outside.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
     let member = socket("127.0.0.1");
     member.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
     let group = GroupId(9);
-    let ask = |control: Control| {
-        let mut datagram = Vec::new();
-        control.encode(&mut datagram);
-        outside.send_to(&datagram, running.address).expect("sent");
-        let mut buffer = [0; 256];
-        let (length, _) = outside.recv_from(&mut buffer).expect("answered");
-        Control::decode(&Bytes::copy_from_slice(&buffer[..length])).expect("a control message")
+    let Control::Opened { life, .. } = ask(&outside, running.address, Control::Probe { group })
+    else {
+        panic!("no answer")
     };
-    let Control::Opened { life, .. } = ask(Control::Probe { group }) else { panic!("no answer") };
     // Another family than the sequencer's socket has.
     let unreachable = "[::1]:9".parse().expect("an address");
     let members = vec![unreachable, member.local_addr().expect("bound")];
-    ask(Control::Open { group, session: oum::Session(1), life, members });
+    let open = Control::Open { group, session: oum::Session(1), life, members };
+    ask(&outside, running.address, open);
     let mut message = Vec::new();
     oum::Sender::new(group).message(b"to all", &mut message);
     for _ in 0..3 {
@@ -86,19 +92,57 @@ fn a_member_that_cannot_be_sent_to_keeps_nothing_from_the_others() {
     assert_eq!(running.stop().unsent, 3);
 }
 
+/// A socket that hears a multicast address on this machine alone.
+fn joined(group: SocketAddrV4) -> UdpSocket {
+    use rustix::net;
+    let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None);
+    let socket = socket.expect("a socket");
+    net::sockopt::set_socket_reuseaddr(&socket, true).expect("set");
+    net::bind(&socket, &group).expect("bound");
+    let socket = UdpSocket::from(socket);
+    socket.join_multicast_v4(group.ip(), &Ipv4Addr::LOCALHOST).expect("joined");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    socket
+}
+
+#[test]
+fn members_with_one_multicast_address_get_one_copy() {
+    let running = Running::start("127.0.0.1:0", Duration::ZERO);
+    let first = joined(SocketAddrV4::new(Ipv4Addr::new(239, 77, 1, 1), 0));
+    let address = first.local_addr().expect("bound");
+    let SocketAddr::V4(v4) = address else { panic!("IPv6") };
+    let members = [first, joined(v4), joined(v4)];
+    let outside = socket("127.0.0.1");
+    let (group, session) = (GroupId(4), oum::Session(1));
+    let Control::Opened { life, .. } = ask(&outside, running.address, Control::Probe { group })
+    else {
+        panic!("no answer")
+    };
+    let open = Control::Open { group, session, life, members: vec![address; 3] };
+    ask(&outside, running.address, open);
+    for number in 1..=20 {
+        let mut message = Vec::new();
+        oum::Sender::new(group).message(b"to all", &mut message);
+        outside.send_to(&message, running.address).expect("sent");
+        for member in &members {
+            let mut buffer = [0; 256];
+            let (length, _) = member.recv_from(&mut buffer).expect("forwarded");
+            let header = oum::Header::peek(&buffer[..length]).expect("a message");
+            assert_eq!((header.session, header.sequence), (session, number));
+        }
+    }
+    assert_eq!(running.stop().unsent, 0);
+}
+
 #[test]
 fn every_start_is_another_life() {
     let life = || {
         let running = Running::start("127.0.0.1:0", Duration::ZERO);
-        let outside = socket("127.0.0.1");
-        let mut probe = Vec::new();
-        Control::Probe { group: GroupId(1) }.encode(&mut probe);
-        outside.send_to(&probe, running.address).expect("sent");
-        let mut buffer = [0; 256];
-        let (length, _) = outside.recv_from(&mut buffer).expect("answered");
+        let probe = Control::Probe { group: GroupId(1) };
+        let answer = ask(&socket("127.0.0.1"), running.address, probe);
         running.stop();
-        match Control::decode(&Bytes::copy_from_slice(&buffer[..length])) {
-            Ok(Control::Opened { life, .. }) => life,
+        match answer {
+            Control::Opened { life, .. } => life,
             other => panic!("{other:?}"),
         }
     };

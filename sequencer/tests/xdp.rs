@@ -2,24 +2,22 @@
 //! adds to the latency of multicast. Run by `cargo xtask xdp`, which makes the object that
 //! `SEQUENCER_OBJECT` names; needs root.
 
+mod spaces;
 mod suite;
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::programs::XdpMode;
 use oum::Sender;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sequencer::Counts;
 use sequencer::xdp::{Stamping, Xdp};
 use smr::GroupId;
+use spaces::{Spaces, ip};
 use suite::Site;
 
 const MEMBERS: usize = 3;
@@ -28,8 +26,8 @@ const PORT: u16 = 7700;
 const ENTRANCE: &str = "entrance";
 
 /// Namespaces with a pair of interfaces between the sequencer's and each other one.
-struct Spaces {
-    prefix: String,
+struct Net {
+    spaces: Spaces,
     /// Programs of the members' interfaces.
     _passing: Vec<Ebpf>,
 }
@@ -38,28 +36,19 @@ fn object() -> PathBuf {
     PathBuf::from(std::env::var_os("SEQUENCER_OBJECT").expect("run by cargo xtask xdp"))
 }
 
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-}
-
 fn sequencer_at() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 77, 9, 1), PORT)
 }
 
-impl Spaces {
-    fn new(name: &str) -> Spaces {
-        let prefix = format!("lockstep-{}-{name}", std::process::id());
-        let mut spaces = Spaces { prefix, _passing: Vec::new() };
-        for space in spaces.names() {
-            ip(&format!("netns add {space}"));
-            ip(&format!("-n {space} link set lo up"));
-        }
-        spaces.connect("outside", ENTRANCE, 9);
+impl Net {
+    fn new(test: &str) -> Net {
+        let members = (0..MEMBERS).map(|member| format!("member{member}"));
+        let names = ["sequencer", "outside"].map(str::to_owned).into_iter().chain(members);
+        let mut net = Net { spaces: Spaces::new(test, names.collect()), _passing: Vec::new() };
+        net.connect("outside", ENTRANCE, 9);
         for member in 0..MEMBERS {
-            spaces.connect(&format!("member{member}"), &format!("exit{member}"), member as u8);
-            let passing = spaces.within(&format!("member{member}"), || {
+            net.connect(&format!("member{member}"), &format!("exit{member}"), member as u8);
+            let passing = net.spaces.within(&format!("member{member}"), || {
                 let mut ebpf = Ebpf::load_file(object()).expect("the object");
                 let pass = ebpf.program_mut("pass").expect("there");
                 let pass: &mut aya::programs::Xdp = pass.try_into().expect("XDP");
@@ -67,23 +56,13 @@ impl Spaces {
                 pass.attach("eth0", XdpMode::Driver).expect("attached");
                 ebpf
             });
-            spaces._passing.push(passing);
+            net._passing.push(passing);
         }
-        spaces
-    }
-
-    fn names(&self) -> Vec<String> {
-        let members = (0..MEMBERS).map(|member| format!("member{member}"));
-        let others = ["sequencer", "outside"].map(str::to_owned);
-        others.into_iter().chain(members).map(|name| self.name(&name)).collect()
-    }
-
-    fn name(&self, of: &str) -> String {
-        format!("{}-{of}", self.prefix)
+        net
     }
 
     fn connect(&self, of: &str, here: &str, net: u8) {
-        let (sequencer, of) = (self.name("sequencer"), self.name(of));
+        let (sequencer, of) = (self.spaces.name("sequencer"), self.spaces.name(of));
         ip(&format!("link add {here} netns {sequencer} type veth peer name eth0 netns {of}"));
         ip(&format!("-n {sequencer} addr add 10.77.{net}.1/24 dev {here}"));
         ip(&format!("-n {of} addr add 10.77.{net}.2/24 dev eth0"));
@@ -92,25 +71,9 @@ impl Spaces {
         ip(&format!("-n {of} route add default via 10.77.{net}.1"));
     }
 
-    /// Does something in a namespace.
-    fn within<T: Send>(&self, of: &str, what: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                self.enter(of);
-                what()
-            });
-            inside.join().expect("no panic")
-        })
-    }
-
-    /// Moves this thread into a namespace.
-    fn enter(&self, of: &str) {
-        let file = File::open(format!("/run/netns/{}", self.name(of))).expect("a namespace");
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root");
-    }
-
     fn socket(&self, of: &str, net: u8) -> UdpSocket {
-        self.within(of, || UdpSocket::bind((Ipv4Addr::new(10, 77, net, 2), 0)).expect("a socket"))
+        self.spaces
+            .within(of, || UdpSocket::bind((Ipv4Addr::new(10, 77, net, 2), 0)).expect("a socket"))
     }
 
     fn site(&self) -> Site {
@@ -126,7 +89,7 @@ impl Spaces {
         std::thread::scope(|scope| {
             let stop = &stop;
             let running = scope.spawn(move || {
-                self.enter("sequencer");
+                self.spaces.enter("sequencer");
                 let events = Box::new(|_: &_| ());
                 let xdp = Xdp::open(&object(), sequencer_at(), &[ENTRANCE], stamping, events);
                 let xdp = xdp.expect("a sequencer");
@@ -143,18 +106,10 @@ impl Spaces {
     }
 }
 
-impl Drop for Spaces {
-    fn drop(&mut self) {
-        for space in self.names() {
-            let _ = Command::new("ip").args(["netns", "del", &space]).status();
-        }
-    }
-}
-
 #[test]
 fn the_xdp_sequencer_conforms() {
-    let spaces = Spaces::new("suite");
-    let counts = spaces.sequenced(Stamping::On, || suite::run(&spaces.site()));
+    let net = Net::new("suite");
+    let counts = net.sequenced(Stamping::On, || suite::run(&net.site()));
     println!("{counts}");
     assert!(counts.stamped > 500 && counts.unreadable > 30, "{counts}");
     assert!(counts.restamped == 4 && counts.unknown_group == 1, "{counts}");
@@ -196,11 +151,11 @@ fn latencies(site: &Site) -> Vec<u64> {
 #[test]
 fn sequencing_adds_less_than_five_microseconds_to_multicast() {
     const ROUNDS: usize = 5;
-    let spaces = Spaces::new("bench");
+    let net = Net::new("bench");
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        spaces.sequenced(Stamping::On, || with.extend(latencies(&spaces.site())));
-        spaces.sequenced(Stamping::Off, || without.extend(latencies(&spaces.site())));
+        net.sequenced(Stamping::On, || with.extend(latencies(&net.site())));
+        net.sequenced(Stamping::Off, || without.extend(latencies(&net.site())));
     }
     let mut at = |quantile: f64| {
         let pick = |all: &mut Vec<u64>| {

@@ -136,7 +136,8 @@ pub struct Sequencer {
     /// Where to listen, over UDP, for messages and for the controller: address:port
     #[arg(long, default_value = "127.0.0.1:7700")]
     pub listen: String,
-    /// How long to look for more before sleeping, in microseconds; takes a whole core under load
+    /// How long to look for more before sleeping, in microseconds. With a core of its own, 50 takes
+    /// a quarter off what a lone client waits; without one it takes throughput from the others
     #[arg(long, default_value_t = 0)]
     pub spin_us: u64,
     /// End when the process with this id, which started this one, ends

@@ -1,10 +1,12 @@
-//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec, verbs, xdp.
+//! The project's own tasks: tidy, sim, powercut, compare, redis-suite, clients, spec, verbs, xdp,
+//! p4.
 
 #![forbid(unsafe_code)]
 
 mod clients;
 mod compare;
 mod debian;
+mod p4;
 mod powercut;
 mod redis_suite;
 mod servers;
@@ -47,6 +49,9 @@ enum Task {
     /// Run the sequencers' tests against the XDP sequencer, in namespaces of this machine, and
     /// measure what it adds to multicast. Installs the Debian packages that it needs; for root.
     Xdp(xdp::Arguments),
+    /// Run the sequencers' tests against the P4 sequencer on bmv2's switch, in namespaces of this
+    /// machine, where the P4 tools are; for root.
+    P4(p4::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +65,7 @@ fn main() -> ExitCode {
         Task::Spec(arguments) => spec::run(&arguments),
         Task::Verbs(arguments) => verbs::run(&arguments),
         Task::Xdp(arguments) => xdp::run(&arguments),
+        Task::P4(arguments) => p4::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

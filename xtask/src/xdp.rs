@@ -66,13 +66,17 @@ fn obstacle() -> Result<Option<String>> {
     if let Some(reason) = debian::provide(PACKAGES)? {
         return Ok(Some(reason));
     }
-    // A container's root may make neither namespaces nor veths.
+    Ok(no_namespaces())
+}
+
+/// A container's root may make neither namespaces nor veths.
+pub fn no_namespaces() -> Option<String> {
     let space = format!("lockstep-{}-try", std::process::id());
     let tries =
         [&["netns", "add", &space][..], &["-n", &space, "link", "add", "try", "type", "veth"]];
     let can = tries.iter().all(|arguments| ip(arguments));
     ip(&["netns", "del", &space]);
-    Ok((!can).then(|| "it may make neither network namespaces nor veths (a container?)".into()))
+    (!can).then(|| "it may make neither network namespaces nor veths (a container?)".into())
 }
 
 fn ip(arguments: &[&str]) -> bool {

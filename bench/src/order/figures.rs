@@ -194,8 +194,8 @@ fn medians(points: &Points, part: Part) -> Vec<Median<'_>> {
 pub(super) fn print(points: &Points) {
     println!(
         "one process, a thread per core: core {} (clients), {} (sequencer), {:?} (replicas; those \
-         on one core take turns), waiting by `{:?}`; UDP on loopback, {}; echo of {} bytes; closed \
-         loop: each client asks when it was answered, so that stalls count once (coordinated \
+         on one core take turns), waiting by `{:?}`; UDP on loopback, {}{}; echo of {} bytes; \
+         closed loop: each client asks when it was answered, so that stalls count once (coordinated \
          omission); load of the machine {:.1} before, {:.1} after",
         points.cores[0],
         points.cores[1],
@@ -205,6 +205,7 @@ pub(super) fn print(points: &Points) {
             true => "a system call for each datagram",
             false => "datagrams of one turn share system calls",
         },
+        if points.multicast { ", the sequencer's by multicast" } else { "" },
         points.bytes,
         points.load_before,
         points.load_after
@@ -272,17 +273,17 @@ fn accounts(medians: &[Median]) {
     for order in Order::ALL {
         let Some(point) = at(medians, order, clients) else { continue };
         let measured = point.middle;
+        let per = |of: &[&Outcome], value: fn(&Outcome) -> u64| {
+            of.iter().map(|outcome| value(outcome)).sum::<u64>() as f64
+                / measured.requests.max(1) as f64
+        };
         let row = |name: &str, of: &[&Outcome]| {
-            let per = |value: fn(&Outcome) -> u64| {
-                of.iter().map(|outcome| value(outcome)).sum::<u64>() as f64
-                    / measured.requests.max(1) as f64
-            };
             println!(
                 "{:<62}{:>10.2}{:>12.2}{:>10.2}",
                 format!("{}: {name}", order.name()),
-                per(|outcome| outcome.busy_us),
-                per(|outcome| outcome.counts.received + outcome.counts.sent),
-                per(|outcome| outcome.counts.calls)
+                per(of, |outcome| outcome.busy_us),
+                per(of, |outcome| outcome.counts.received + outcome.counts.sent),
+                per(of, |outcome| outcome.counts.calls)
             );
         };
         row("clients", &[&measured.clients_loop]);
@@ -293,6 +294,18 @@ fn accounts(medians: &[Median]) {
         let others: Vec<_> = measured.members[1..].iter().collect();
         if !others.is_empty() {
             row("all other replicas", &others);
+        }
+        let group: Vec<_> = measured.sequencer.iter().chain(&measured.members).collect();
+        let all: Vec<_> = group.iter().copied().chain([&measured.clients_loop]).collect();
+        row("everybody", &all);
+        let busiest = group.iter().map(|&one| per(&[one], |outcome| outcome.busy_us));
+        let busiest = busiest.fold(0.0, f64::max);
+        if busiest > 0.0 {
+            println!(
+                "{:<62}{busiest:>10.2}  would bound {:.0} requests per second",
+                format!("{}: the busiest of the group, had each a core", order.name()),
+                1e6 / busiest
+            );
         }
     }
     println!("(busy: the time of turns that had something to do, the kernel's part included)");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -11,12 +12,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use baselines::{Baseline, fast_paxos, speculative_paxos, unreplicated};
 use nix::sys::socket::SockaddrIn;
 use oum::Session;
+use sequencer::{Batches, EndHost};
 use serde::Serialize;
 use smr::{Durability, Identity, Incarnation, ReplicaId};
 
 use super::load::{Load, Routes};
-use super::member::{GROUP, Loss, Member, Report, Seat};
-use super::stamp::{Relay, Stamper};
+use super::member::{self, GROUP, Loss, Member, Report, Seat};
+use super::stamp::{Relay, Stamper, start_sequencer};
 use super::turns::{End, Outcome, Phase, Stage, Turn, Turns, take_turns};
 use super::wire::Socket;
 use super::{Order, OrderOptions};
@@ -152,31 +154,53 @@ fn arrange(
     let legs = bind(if setting.late.is_some() { sockets.len() } else { 0 })?;
     // Where requests go so that they reach the replicas.
     let doors = if setting.late.is_some() { addresses(&legs) } else { peers.clone() };
-    let stampers = bind(if setting.order == Order::Nopaxos { sequencers } else { 0 })?;
-    let sequencers = Sequencers {
-        addresses: addresses(&stampers),
-        killed: stampers.iter().map(|_| Arc::default()).collect(),
-    };
+    // Who hears the sequencer at one address, where that is asked for and nobody is in between.
+    let heard = options.multicast && setting.order == Order::Nopaxos && legs.is_empty();
+    let joined = if heard { join(sockets.len(), shares)? } else { Vec::new() };
+    let sent_to = if heard { vec![joined[0].address()] } else { doors.clone() };
+    let stampers = if setting.order == Order::Nopaxos { sequencers } else { 0 };
+    let stampers = (1..=stampers as u32).map(|session| start_sequencer(Session(session), &sent_to));
+    let stampers = stampers.collect::<Result<Vec<_>>>().context("cannot start a sequencer")?;
+    let addresses = stampers.iter().map(address_of).collect::<Result<_>>()?;
+    let killed = stampers.iter().map(|_| Arc::default()).collect();
+    let sequencers = Sequencers { addresses, killed };
     let mut places = Places::new();
-    for (index, socket) in stampers.into_iter().enumerate() {
-        let (doors, killed) = (doors.clone(), sequencers.killed[index].clone());
-        let session = Session(index as u32 + 1);
-        let place = Place::Sequencer { socket, doors, session, killed };
+    for (end_host, killed) in stampers.into_iter().zip(sequencers.killed.iter().cloned()) {
+        let (end_host, copies) = (Box::new(end_host), sent_to.len() as u64);
+        let place = Place::Sequencer { end_host, copies, shares, killed };
         places.entry(options.core(1)).or_default().push(place);
     }
     if let Some(late) = setting.late {
         let legs = legs.into_iter().zip(peers.clone()).collect();
         places.entry(options.core(1)).or_default().push(Place::Relay { legs, late });
     }
+    let mut joined = joined.into_iter();
     for (id, socket) in sockets.into_iter().enumerate() {
+        let multicast = joined.next();
         let me = ReplicaId(id as u8);
         let (peers, turns, loss) = (peers.clone(), turns.clone(), setting.loss);
         let (patience, clients) = (options.patience_us, clients.address());
-        let seat = Seat { me, socket, peers, clients, loss, patience, turns };
+        let seat = Seat { me, socket, multicast, peers, clients, loss, patience, turns };
         places.entry(options.core(2 + id)).or_default().push(Place::Replica(Box::new(seat)));
     }
     let routes = Routes { replicas: doors, sequencer: sequencers.addresses.first().copied() };
     Ok(Arranged { clients, routes, sequencers, places })
+}
+
+/// Sockets that all hear one multicast address.
+fn join(count: usize, shares: bool) -> Result<Vec<Socket>> {
+    let any = SocketAddrV4::new(Ipv4Addr::new(239, 77, 0, 1), 0);
+    let first = Socket::join(shares, any.into())?;
+    let address = first.address();
+    let others = (1..count).map(|_| Socket::join(shares, address));
+    [Ok(first)].into_iter().chain(others).collect()
+}
+
+fn address_of(sequencer: &EndHost) -> Result<SockaddrIn> {
+    match sequencer.address()? {
+        SocketAddr::V4(address) => Ok(address.into()),
+        SocketAddr::V6(address) => Err(anyhow!("{address} is not on IPv4")),
+    }
 }
 
 /// Runs `work` while everybody on the other cores takes turns; then they end.
@@ -216,7 +240,7 @@ fn on_cores<T>(
 /// Somebody whose thread has not begun.
 enum Place {
     Replica(Box<Seat>),
-    Sequencer { socket: Socket, doors: Vec<SockaddrIn>, session: Session, killed: Arc<AtomicBool> },
+    Sequencer { end_host: Box<EndHost>, copies: u64, shares: bool, killed: Arc<AtomicBool> },
     Relay { legs: Vec<(Socket, SockaddrIn)>, late: u64 },
 }
 
@@ -225,8 +249,9 @@ impl Place {
     fn take(self, setting: Setting, turns: &Turns) -> Box<dyn Turn> {
         match self {
             Place::Replica(seat) => replica(*seat, setting),
-            Place::Sequencer { socket, doors, session, killed } => {
-                Box::new(Stamper::new(socket, doors, session, turns.clone(), killed))
+            Place::Sequencer { end_host, copies, shares, killed } => {
+                let batches = if shares { Batches::default() } else { Batches::of(1) };
+                Box::new(Stamper::new(*end_host, batches, copies, turns.clone(), killed))
             }
             Place::Relay { legs, late } => Box::new(Relay::new(legs, late, turns.clone())),
         }
@@ -238,16 +263,19 @@ fn replica(seat: Seat, setting: Setting) -> Box<dyn Turn> {
     let (me, replicas, clients) = (seat.me, setting.replicas, setting.clients);
     let seed = u64::from(me.0) + 1;
     let identity = Identity { group: GROUP, replica: me, incarnation: Incarnation(1) };
-    let baseline = baselines::Config::new(me, replicas, seed);
+    let config = baselines::Config::new(me, replicas, seed);
     match setting.order {
         Order::Unreplicated => {
-            Box::new(Member::start(seat, unreplicated::Replica::create(baseline), clients))
+            let replica = unreplicated::Replica::create(config);
+            Box::new(Member::start(seat, replica, member::baseline(), clients))
         }
         Order::FastPaxos => {
-            Box::new(Member::start(seat, fast_paxos::Replica::create(baseline), clients))
+            let replica = fast_paxos::Replica::create(config);
+            Box::new(Member::start(seat, replica, member::baseline(), clients))
         }
         Order::SpeculativePaxos => {
-            Box::new(Member::start(seat, speculative_paxos::Replica::create(baseline), clients))
+            let replica = speculative_paxos::Replica::create(config);
+            Box::new(Member::start(seat, replica, member::baseline(), clients))
         }
         Order::Vr | Order::VrBatched => {
             let mut config = vsr::Config::new(identity, replicas, Durability::Memory, seed);
@@ -256,13 +284,13 @@ fn replica(seat: Seat, setting: Setting) -> Box<dyn Turn> {
                 config.limits.batch_bytes = 1;
                 config.limits.pipeline = u64::MAX;
             }
-            Box::new(Member::start(seat, vsr::Replica::new(config), clients))
+            Box::new(Member::start(seat, vsr::Replica::new(config), member::vr(), clients))
         }
         Order::Nopaxos => {
             let mut config = nopaxos::Config::new(identity, replicas, Durability::Memory, seed);
             config.limits.sync_every = SYNC_EVERY;
             config.limits.log_bytes = LOG_BYTES;
-            Box::new(Member::start(seat, nopaxos::Replica::new(config), clients))
+            Box::new(Member::start(seat, nopaxos::Replica::new(config), member::nopaxos(), clients))
         }
     }
 }

@@ -143,7 +143,7 @@ impl Load {
                 passed if passed < warm_up + measured => Phase::Measured,
                 _ => Phase::Over,
             };
-            meter.observe(phase, &self.wire);
+            meter.observe(phase, self.wire.counts);
             if phase != self.turns.phase() {
                 self.turns.stage.set(phase);
             }

@@ -3,10 +3,11 @@
 //! Nothing is stored: what a protocol hands to its disk (views) counts as stored at once, and a
 //! replica that ends does not come back.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use anyhow::Result;
-use baselines::{Again, Baseline, unreplicated};
+use baselines::{Again, Baseline};
 use bytes::Bytes;
 use nix::sys::socket::SockaddrIn;
 use oum::{Delivery, Header, Receiver, Session};
@@ -22,7 +23,7 @@ use smr::{
 
 use super::echo::Echo;
 use super::turns::{End, Meter, Outcome as Measured, Phase, Turn, Turns};
-use super::wire::{Pieces, Socket, Wire, pieces};
+use super::wire::{Counts, Pieces, Socket, Wire, pieces};
 use crate::checkpoints::Checkpoints;
 
 /// The first byte of a datagram; a sequenced one begins with the multicast header's.
@@ -42,132 +43,63 @@ pub(super) enum Own {
     Again(Again),
 }
 
-/// A protocol, as its replicas' places need it.
-pub(super) trait Spoken: Protocol + Sized {
-    fn encode(message: &Self::Message, out: &mut Vec<u8>);
-    fn decode(bytes: Bytes) -> Option<Self::Message>;
+/// How a protocol is spoken: what its replicas' places need beyond [`Protocol`].
+pub(super) struct Speech<P: Protocol> {
+    encode: fn(&P::Message, &mut Vec<u8>),
+    decode: fn(Bytes) -> Option<P::Message>,
     /// A client's datagram has come.
-    fn ask(host: &mut Host<Self, Echo>, now: Now, bytes: Bytes, effects: &mut Effects<Self>);
+    ask: fn(&mut Host<P, Echo>, Now, Bytes, &mut Effects<P>),
     /// What the receiver of ordered multicast delivers, where there is one.
-    fn delivered(delivery: Delivery) -> Option<Self::Event>;
-    fn own(effect: Self::Effect) -> Own;
-    fn encode_reply(&self, reply: smr::Reply, out: &mut Vec<u8>);
+    delivered: fn(Delivery) -> Option<P::Event>,
+    own: fn(P::Effect) -> Own,
+    reply: fn(&P, smr::Reply, &mut Vec<u8>),
 }
 
-impl Spoken for vsr::Replica {
-    fn encode(message: &vsr::Message, out: &mut Vec<u8>) {
-        message.encode(out);
-    }
-
-    fn decode(bytes: Bytes) -> Option<vsr::Message> {
-        vsr::Message::decode(bytes).ok()
-    }
-
-    fn ask(host: &mut Host<Self, Echo>, now: Now, bytes: Bytes, effects: &mut Effects<Self>) {
-        if let Ok(message) = ClientMessage::decode(bytes) {
-            host.client(now, message, effects);
-        }
-    }
-
-    fn delivered(_: Delivery) -> Option<Self::Event> {
-        None
-    }
-
-    fn own(effect: Self::Effect) -> Own {
-        match effect {}
-    }
-
-    fn encode_reply(&self, reply: smr::Reply, out: &mut Vec<u8>) {
-        reply.encode(out);
+/// Viewstamped replication's.
+pub(super) fn vr() -> Speech<vsr::Replica> {
+    Speech {
+        encode: vsr::Message::encode,
+        decode: |bytes| vsr::Message::decode(bytes).ok(),
+        ask: |host, now, bytes, effects| {
+            if let Ok(message) = ClientMessage::decode(bytes) {
+                host.client(now, message, effects);
+            }
+        },
+        delivered: |_| None,
+        own: |effect| match effect {},
+        reply: |_, reply, out| reply.encode(out),
     }
 }
 
-impl Spoken for nopaxos::Replica {
-    fn encode(message: &nopaxos::Message, out: &mut Vec<u8>) {
-        message.encode(out);
-    }
-
-    fn decode(bytes: Bytes) -> Option<nopaxos::Message> {
-        nopaxos::Message::decode(bytes).ok()
-    }
-
-    fn ask(_: &mut Host<Self, Echo>, _: Now, _: Bytes, _: &mut Effects<Self>) {
-        unreachable!("requests are short enough for the sequencer");
-    }
-
-    fn delivered(delivery: Delivery) -> Option<nopaxos::Event> {
-        Some(nopaxos::Event::Delivery(delivery))
-    }
-
-    fn own(effect: nopaxos::Effect) -> Own {
-        match effect {
+/// NOPaxos's.
+pub(super) fn nopaxos() -> Speech<nopaxos::Replica> {
+    Speech {
+        encode: nopaxos::Message::encode,
+        decode: |bytes| nopaxos::Message::decode(bytes).ok(),
+        ask: |_, _, _, _| unreachable!("requests are short enough for the sequencer"),
+        delivered: |delivery| Some(nopaxos::Event::Delivery(delivery)),
+        own: |effect| match effect {
             nopaxos::Effect::Listen { session, sequence } => Own::Listen { session, sequence },
             nopaxos::Effect::Reply(reply) => Own::Reply(reply),
-        }
-    }
-
-    fn encode_reply(&self, reply: smr::Reply, out: &mut Vec<u8>) {
-        self.sign(reply).encode(out);
+        },
+        reply: |replica, reply, out| replica.sign(reply).encode(out),
     }
 }
 
-/// A client's request, for a baseline.
-fn ask<P: Baseline>(host: &mut Host<P, Echo>, now: Now, bytes: Bytes, effects: &mut Effects<P>) {
-    let mut from = smr::codec::Reader::new(bytes);
-    if let Ok(request) = Request::decode(&mut from) {
-        host.step(now, Input::Event(request), effects);
-    }
-}
-
-impl<S: baselines::replica::Scheme> Spoken for baselines::replica::Replica<S> {
-    fn encode(message: &baselines::Message, out: &mut Vec<u8>) {
-        message.encode(out);
-    }
-
-    fn decode(bytes: Bytes) -> Option<baselines::Message> {
-        baselines::Message::decode(bytes).ok()
-    }
-
-    fn ask(host: &mut Host<Self, Echo>, now: Now, bytes: Bytes, effects: &mut Effects<Self>) {
-        ask(host, now, bytes, effects);
-    }
-
-    fn delivered(_: Delivery) -> Option<Request> {
-        None
-    }
-
-    fn own(effect: Again) -> Own {
-        Own::Again(effect)
-    }
-
-    fn encode_reply(&self, reply: smr::Reply, out: &mut Vec<u8>) {
-        self.sign(reply).encode(out);
-    }
-}
-
-impl Spoken for unreplicated::Replica {
-    fn encode(message: &baselines::Message, out: &mut Vec<u8>) {
-        message.encode(out);
-    }
-
-    fn decode(bytes: Bytes) -> Option<baselines::Message> {
-        baselines::Message::decode(bytes).ok()
-    }
-
-    fn ask(host: &mut Host<Self, Echo>, now: Now, bytes: Bytes, effects: &mut Effects<Self>) {
-        ask(host, now, bytes, effects);
-    }
-
-    fn delivered(_: Delivery) -> Option<Request> {
-        None
-    }
-
-    fn own(effect: Again) -> Own {
-        Own::Again(effect)
-    }
-
-    fn encode_reply(&self, reply: smr::Reply, out: &mut Vec<u8>) {
-        self.sign(reply).encode(out);
+/// A baseline's.
+pub(super) fn baseline<P: Baseline>() -> Speech<P> {
+    Speech {
+        encode: baselines::Message::encode,
+        decode: |bytes| baselines::Message::decode(bytes).ok(),
+        ask: |host, now, bytes, effects| {
+            let mut from = smr::codec::Reader::new(bytes);
+            if let Ok(request) = Request::decode(&mut from) {
+                host.step(now, Input::Event(request), effects);
+            }
+        },
+        delivered: |_| None,
+        own: Own::Again,
+        reply: |replica, reply, out| replica.sign(reply).encode(out),
     }
 }
 
@@ -184,6 +116,8 @@ pub(super) struct Loss {
 pub(super) struct Seat {
     pub(super) me: ReplicaId,
     pub(super) socket: Socket,
+    /// Hears the sequencer where it sends to all at once.
+    pub(super) multicast: Option<Socket>,
     pub(super) peers: Vec<SockaddrIn>,
     pub(super) clients: SockaddrIn,
     pub(super) loss: Loss,
@@ -206,9 +140,11 @@ pub(super) fn client_id(index: usize) -> ClientId {
 }
 
 /// A replica in its place.
-pub(super) struct Member<P: Spoken> {
+pub(super) struct Member<P: Protocol> {
     me: ReplicaId,
+    speech: Speech<P>,
     wire: Wire,
+    multicast: Option<Wire>,
     peers: Vec<SockaddrIn>,
     clients: SockaddrIn,
     loss: Loss,
@@ -228,13 +164,15 @@ pub(super) struct Member<P: Spoken> {
     count: usize,
 }
 
-impl<P: Spoken> Member<P> {
+impl<P: Protocol> Member<P> {
     /// Starts a replica.
-    pub(super) fn start(seat: Seat, replica: P, count: usize) -> Member<P> {
-        let Seat { me, socket, peers, clients, loss, patience, turns } = seat;
+    pub(super) fn start(seat: Seat, replica: P, speech: Speech<P>, count: usize) -> Member<P> {
+        let Seat { me, socket, multicast, peers, clients, loss, patience, turns } = seat;
         let mut member = Member {
             me,
+            speech,
             wire: Wire::new(socket),
+            multicast: multicast.map(Wire::new),
             peers,
             clients,
             loss,
@@ -258,13 +196,16 @@ impl<P: Spoken> Member<P> {
     }
 }
 
-impl<P: Spoken> Turn for Member<P> {
+impl<P: Protocol> Turn for Member<P> {
     fn turn(&mut self) -> Result<bool> {
-        self.meter.observe(self.turns.phase(), &self.wire);
+        self.meter.observe(self.turns.phase(), self.counts());
         let start = Instant::now();
         self.now = self.turns.now(start);
         let mut datagrams = std::mem::take(&mut self.datagrams);
         self.wire.receive(&mut datagrams)?;
+        if let Some(multicast) = &mut self.multicast {
+            multicast.receive(&mut datagrams)?;
+        }
         let idle = datagrams.is_empty();
         datagrams.drain(..).for_each(|datagram| self.take(datagram));
         self.datagrams = datagrams;
@@ -283,12 +224,12 @@ impl<P: Spoken> Turn for Member<P> {
         [self.host.deadline(), self.receiver.deadline()].into_iter().flatten().min()
     }
 
-    fn wires(&self) -> Vec<&Wire> {
-        vec![&self.wire]
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        [&self.wire].into_iter().chain(&self.multicast).map(AsFd::as_fd).collect()
     }
 
     fn end(mut self: Box<Self>) -> End {
-        self.meter.observe(Phase::Over, &self.wire);
+        self.meter.observe(Phase::Over, self.counts());
         let table = self.host.executor().clients();
         let executed = (0..self.count).map(|index| table.last(client_id(index)).0).collect();
         let report = self.host.protocol().report();
@@ -296,7 +237,12 @@ impl<P: Spoken> Turn for Member<P> {
     }
 }
 
-impl<P: Spoken> Member<P> {
+impl<P: Protocol> Member<P> {
+    fn counts(&self) -> Counts {
+        let heard = self.multicast.as_ref().map_or(Counts::default(), |wire| wire.counts);
+        self.wire.counts.and(heard)
+    }
+
     fn take(&mut self, datagram: Bytes) {
         let Some(&kind) = datagram.first() else { return };
         let loss = self.loss;
@@ -306,13 +252,13 @@ impl<P: Spoken> Member<P> {
         }
         match kind {
             CLIENT => {
-                P::ask(&mut self.host, self.now, datagram.slice(1..), &mut self.effects);
+                (self.speech.ask)(&mut self.host, self.now, datagram.slice(1..), &mut self.effects);
                 self.perform();
             }
             PEER if datagram.len() > 2 => {
                 let from = ReplicaId(datagram[1]);
                 let Some(message) = self.pieces.take(from.0, datagram.slice(2..)) else { return };
-                let Some(message) = P::decode(message) else { return };
+                let Some(message) = (self.speech.decode)(message) else { return };
                 self.step(Input::Message { from, incarnation: LIFE, message });
             }
             _ => {
@@ -327,7 +273,7 @@ impl<P: Spoken> Member<P> {
     /// Hands over what the receiver has put in order.
     fn deliver(&mut self) {
         while let Some(delivery) = self.receiver.poll(self.now.micros) {
-            if let Some(event) = P::delivered(delivery) {
+            if let Some(event) = (self.speech.delivered)(delivery) {
                 self.step(Input::Event(event));
             }
         }
@@ -347,7 +293,7 @@ impl<P: Spoken> Member<P> {
                 Effect::Reply(reply) => self.reply(reply),
                 Effect::Store(batch) => inputs.push(Input::Stored(batch.number)),
                 Effect::Flush => {}
-                Effect::Protocol(effect) => self.perform_own(P::own(effect)),
+                Effect::Protocol(effect) => self.perform_own((self.speech.own)(effect)),
                 Effect::WriteCheckpoint(position) => {
                     let bytes = self.checkpoints.write(&mut self.host);
                     inputs.push(Input::CheckpointWritten { position, bytes });
@@ -391,13 +337,13 @@ impl<P: Spoken> Member<P> {
         let protocol = self.host.protocol();
         self.wire.queue(self.clients, |out| {
             out.push(REPLY);
-            protocol.encode_reply(reply, out);
+            (self.speech.reply)(protocol, reply, out);
         });
     }
 
     fn send(&mut self, to: To, message: &P::Message) {
         let mut bytes = Vec::new();
-        P::encode(message, &mut bytes);
+        (self.speech.encode)(message, &mut bytes);
         self.sent = self.sent.wrapping_add(1);
         let me = self.me;
         for (id, &address) in self.peers.iter().enumerate() {

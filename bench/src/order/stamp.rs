@@ -1,44 +1,77 @@
-//! The end-host sequencer ([NOPaxos] 4.2.3) on the transport of the bench, and the relay that lets
-//! datagrams overtake each other.
+//! The end-host sequencer ([NOPaxos] 4.2.3), which is that of the program `lockstep sequencer`, and
+//! the relay that lets datagrams overtake each other.
 
 use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use nix::sys::socket::SockaddrIn;
-use oum::{Sequencer, Session};
+use oum::{Control, Session};
+use sequencer::{Batches, EndHost};
 use smr::rng::Rng;
 
 use super::member::GROUP;
 use super::turns::{End, Meter, Phase, Turn, Turns};
-use super::wire::{Socket, Wire};
+use super::wire::{Counts, Socket, Wire};
 
 /// Stamps, and sends on to all replicas, until it is killed.
 pub(super) struct Stamper {
-    wire: Wire,
-    replicas: Vec<SockaddrIn>,
-    sequencer: Sequencer,
+    end_host: EndHost,
+    batches: Batches,
+    /// Of each message.
+    copies: u64,
     turns: Turns,
     killed: Arc<AtomicBool>,
     meter: Meter,
-    datagrams: Vec<Bytes>,
+}
+
+/// A sequencer that has a session with these members.
+pub(super) fn start_sequencer(session: Session, members: &[SockaddrIn]) -> Result<EndHost> {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut end_host = EndHost::open(listen, Box::new(|_| ()))?;
+    let address = end_host.address()?;
+    let controller = UdpSocket::bind(listen)?;
+    let mut ask = |control: Control| -> Result<Control> {
+        let mut datagram = Vec::new();
+        control.encode(&mut datagram);
+        controller.send_to(&datagram, address)?;
+        end_host.turn(&mut Batches::of(1), true)?;
+        let mut answer = [0; 256];
+        controller.set_nonblocking(true)?;
+        let length = controller.recv(&mut answer).context("the sequencer does not answer")?;
+        Ok(Control::decode(&Bytes::copy_from_slice(&answer[..length]))?)
+    };
+    let Control::Opened { life, .. } = ask(Control::Probe { group: GROUP })? else {
+        anyhow::bail!("the sequencer has no life")
+    };
+    let members = members.iter().map(|to| SocketAddr::from((to.ip(), to.port()))).collect();
+    let opened = ask(Control::Open { group: GROUP, session, life, members })?;
+    ensure!(
+        opened == Control::Opened { group: GROUP, session, life, stamped: 0 },
+        "the sequencer has not begun the session"
+    );
+    Ok(end_host)
 }
 
 impl Stamper {
     pub(super) fn new(
-        socket: Socket,
-        replicas: Vec<SockaddrIn>,
-        session: Session,
+        end_host: EndHost,
+        batches: Batches,
+        copies: u64,
         turns: Turns,
         killed: Arc<AtomicBool>,
     ) -> Stamper {
-        let mut sequencer = Sequencer::default();
-        assert!(sequencer.begin(GROUP, session), "its first session");
-        let (wire, meter) = (Wire::new(socket), Meter::default());
-        Stamper { wire, replicas, sequencer, turns, killed, meter, datagrams: Vec::new() }
+        Stamper { end_host, batches, copies, turns, killed, meter: Meter::default() }
+    }
+
+    fn counts(&self) -> Counts {
+        let sequencer::Counts { stamped, unsent, calls, .. } = self.end_host.counts();
+        Counts { received: stamped, sent: self.copies * stamped - unsent, calls, unsent }
     }
 }
 
@@ -48,37 +81,25 @@ impl Turn for Stamper {
         if self.killed.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        self.meter.observe(self.turns.phase(), &self.wire);
+        self.meter.observe(self.turns.phase(), self.counts());
         let start = Instant::now();
-        self.wire.receive(&mut self.datagrams)?;
-        let idle = self.datagrams.is_empty();
-        let mut message = Vec::new();
-        for datagram in self.datagrams.drain(..) {
-            message.clear();
-            message.extend_from_slice(&datagram);
-            if self.sequencer.stamp(&mut message).is_ok() {
-                for &to in &self.replicas {
-                    self.wire.queue(to, |out| out.extend_from_slice(&message));
-                }
-            }
-        }
-        self.wire.flush();
-        if !idle {
+        let came = self.end_host.turn(&mut self.batches, false)?;
+        if came {
             self.meter.busy(start);
         }
-        Ok(!idle)
+        Ok(came)
     }
 
     fn due(&self) -> Option<u64> {
         None
     }
 
-    fn wires(&self) -> Vec<&Wire> {
-        vec![&self.wire]
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.end_host.as_fd()]
     }
 
     fn end(mut self: Box<Self>) -> End {
-        self.meter.observe(Phase::Over, &self.wire);
+        self.meter.observe(Phase::Over, self.counts());
         End::Sequencer(self.meter.outcome())
     }
 }
@@ -142,8 +163,8 @@ impl Turn for Relay {
         held.map(|one| one.since + LATEST).min()
     }
 
-    fn wires(&self) -> Vec<&Wire> {
-        self.legs.iter().map(|(wire, _, _)| wire).collect()
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.legs.iter().map(|(wire, _, _)| wire.as_fd()).collect()
     }
 
     fn end(self: Box<Self>) -> End {

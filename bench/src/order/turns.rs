@@ -4,6 +4,7 @@
 //! Those that share a core share a thread, which gives each a turn: what it costs to switch between
 //! threads is no part of any protocol, and would be most of what one client sees.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -83,8 +84,8 @@ impl Turns {
         let dues = here.iter().filter_map(|one| one.due());
         let due = dues.chain(clients.map(|(_, due)| due)).min();
         let most = due.map_or(LONGEST, |at| Duration::from_micros(at.saturating_sub(now)));
-        let wires = here.iter().flat_map(|one| one.wires());
-        wait(wires.chain(clients.map(|(wire, _)| wire)), most.min(LONGEST));
+        let fds = here.iter().flat_map(|one| one.fds());
+        wait(fds.chain(clients.map(|(wire, _)| wire.as_fd())), most.min(LONGEST));
     }
 }
 
@@ -95,7 +96,7 @@ pub(super) trait Turn {
     /// When it wants a turn though nothing has come, in [`Now::micros`].
     fn due(&self) -> Option<u64>;
     /// Where things come.
-    fn wires(&self) -> Vec<&Wire>;
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
     /// What it did.
     fn end(self: Box<Self>) -> End;
 }
@@ -138,15 +139,15 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn observe(&mut self, phase: Phase, wire: &Wire) {
+    pub(super) fn observe(&mut self, phase: Phase, counts: Counts) {
         match (phase, self.began) {
             (Phase::Measured, None) => {
-                self.began = Some(wire.counts);
+                self.began = Some(counts);
                 self.busy = Duration::ZERO;
             }
-            (Phase::Over, Some(counts)) if self.outcome.is_none() => {
+            (Phase::Over, Some(began)) if self.outcome.is_none() => {
                 self.outcome = Some(Outcome {
-                    counts: wire.counts.since(counts),
+                    counts: counts.since(began),
                     busy_us: self.busy.as_micros() as u64,
                 });
             }

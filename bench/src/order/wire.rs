@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -45,6 +45,15 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    pub(super) fn and(self, other: Counts) -> Counts {
+        Counts {
+            received: self.received + other.received,
+            sent: self.sent + other.sent,
+            calls: self.calls + other.calls,
+            unsent: self.unsent + other.unsent,
+        }
+    }
+
     pub(super) fn since(self, before: Counts) -> Counts {
         Counts {
             received: self.received - before.received,
@@ -88,6 +97,10 @@ impl Socket {
     /// A socket on loopback. Datagrams share system calls if it `shares`.
     pub(super) fn bind(shares: bool) -> Result<Socket> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot make a socket")?;
+        Socket::prepare(socket, shares)
+    }
+
+    fn prepare(socket: UdpSocket, shares: bool) -> Result<Socket> {
         socket.set_nonblocking(true)?;
         setsockopt(&socket, sockopt::UdpGroSegment, &shares)
             .context("the system has no UDP_GRO")?;
@@ -98,10 +111,23 @@ impl Socket {
         Ok(Socket { socket, shares })
     }
 
+    /// A socket that hears a multicast address on loopback; port 0 makes the system choose one.
+    pub(super) fn join(shares: bool, group: SockaddrIn) -> Result<Socket> {
+        use rustix::net;
+        let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None)?;
+        net::sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &SocketAddrV4::new(group.ip(), group.port()))?;
+        let socket = UdpSocket::from(socket);
+        socket.join_multicast_v4(&group.ip(), &Ipv4Addr::LOCALHOST).context("no multicast")?;
+        Socket::prepare(socket, shares)
+    }
+
     /// Its address, as the system wants it.
     pub(super) fn address(&self) -> SockaddrIn {
-        let port = self.socket.local_addr().map(|address: SocketAddr| address.port());
-        address(port.expect("it is bound"))
+        match self.socket.local_addr().expect("it is bound") {
+            SocketAddr::V4(address) => address.into(),
+            SocketAddr::V6(address) => unreachable!("{address} was not asked for"),
+        }
     }
 }
 
@@ -196,9 +222,15 @@ impl Wire {
     }
 }
 
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Waits until something arrives at one of these, but not for long.
-pub(super) fn wait<'w>(wires: impl Iterator<Item = &'w Wire>, most: Duration) {
-    let mut fds: Vec<_> = wires.map(|wire| PollFd::new(&wire.socket, PollFlags::IN)).collect();
+pub(super) fn wait<'w>(fds: impl Iterator<Item = BorrowedFd<'w>>, most: Duration) {
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
     // Interrupted or over: the caller looks.
     let _ = poll(&mut fds, Some(&most));
@@ -289,7 +321,7 @@ mod tests {
         assert_eq!((one.counts.sent, one.counts.unsent), (100, 0));
         let mut got = Vec::new();
         while got.len() < 100 {
-            wait([&other].into_iter(), Duration::from_secs(1));
+            wait([other.as_fd()].into_iter(), Duration::from_secs(1));
             let before = got.len();
             other.receive(&mut got).expect("received");
             assert!(got.len() > before, "{} of 100", got.len());

@@ -79,6 +79,7 @@ const LAYERS: &[Layer] = &[
             "vsr",
             "mu",
             "oum",
+            "sequencer",
             "nopaxos",
             "baselines",
             "kv",
