@@ -56,9 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Why it can't run here, after what can be installed has been.
 fn obstacle() -> Result<Option<String>> {
-    let there = |tool: &&&str| {
-        let tried = Command::new(tool).arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
-        tried.status().is_ok()
+    let there = |tool: &&str| {
+        let mut tried = Command::new(tool);
+        tried.arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
     };
     let missing: Vec<&str> = TOOLS.iter().filter(|tool| !there(tool)).copied().collect();
     if !missing.is_empty() {

@@ -94,6 +94,14 @@ impl Switch {
             handles: 0,
         };
         switch.reset();
+        for (name, control) in &switch.program.controls {
+            for (table, Table { actions, default, .. }) in &control.tables {
+                let known =
+                    |action: &String| action == "NoAction" || control.actions.contains_key(action);
+                assert!(actions.iter().all(known), "{name}.{table}: {actions:?}");
+                assert!(actions.contains(&default.0), "{name}.{table}: {}", default.0);
+            }
+        }
         switch
     }
 
