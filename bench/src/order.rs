@@ -134,8 +134,8 @@ pub struct OrderOptions {
     /// those of one turn share them
     #[arg(long)]
     pub one_by_one: bool,
-    /// Have the sequencer send each message once, to a multicast address that all replicas hear, as a
-    /// network of switches would; otherwise it sends a copy to each
+    /// Have the sequencer send each message once, to a multicast address that all replicas hear, as
+    /// a network of switches would; otherwise it sends a copy to each
     #[arg(long)]
     pub multicast: bool,
     /// How long NOPaxos's replicas wait for a message that others have overtaken, in microseconds

@@ -195,8 +195,8 @@ pub(super) fn print(points: &Points) {
     println!(
         "one process, a thread per core: core {} (clients), {} (sequencer), {:?} (replicas; those \
          on one core take turns), waiting by `{:?}`; UDP on loopback, {}{}; echo of {} bytes; \
-         closed loop: each client asks when it was answered, so that stalls count once (coordinated \
-         omission); load of the machine {:.1} before, {:.1} after",
+         closed loop: each client asks when it was answered, so that stalls count once \
+         (coordinated omission); load of the machine {:.1} before, {:.1} after",
         points.cores[0],
         points.cores[1],
         &points.cores[2..],
