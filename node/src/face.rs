@@ -14,6 +14,7 @@ use smr::{
 };
 
 use crate::client::Answers;
+use crate::counted::{Counters, Share, Tally};
 use crate::gateway::{Gateway, Lane};
 
 /// A connection, for as long as the process lives: never used again for another one.
@@ -103,35 +104,6 @@ pub struct PeerStatus {
     pub queued: usize,
 }
 
-/// What the node counts. All numbers are since the start of the process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Commands taken from clients that change the state.
-    pub writes: u64,
-    /// Commands taken from clients that read it.
-    pub reads: u64,
-    /// Batches of them that were sent to the group.
-    pub batches: u64,
-    /// Commands that were answered with a [`Failure`].
-    pub failures: u64,
-    /// Client connections accepted.
-    pub accepted: u64,
-    /// Client connections turned away because there were too many.
-    pub rejected: u64,
-    /// Turns of the event loop.
-    pub turns: u64,
-    /// Peer connections refused: another group, or nonsense.
-    pub refused_peers: u64,
-    /// Frames of peers that made no sense.
-    pub nonsense: u64,
-    /// Frames dropped because a peer did not keep up.
-    pub dropped_frames: u64,
-    /// Batches written to the log's disk.
-    pub stored: u64,
-    /// Forced writes of the log.
-    pub syncs: u64,
-}
-
 /// What a replica that shares memory with others knows of them. Lists are by replica id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryStatus {
@@ -199,12 +171,8 @@ pub struct Status {
     pub multicast: Option<MulticastStatus>,
     /// When the process started, in [`Now::micros`].
     pub started_at: u64,
-    /// Client connections now.
-    pub connections: usize,
     /// The log cannot grow because the disk is full.
     pub disk_full: bool,
-    /// What was counted.
-    pub counters: Counters,
     /// Where its own clients reach it.
     pub clients: String,
     /// The other replicas.
@@ -219,6 +187,10 @@ pub struct Desk<'a, S> {
     pub(crate) status: &'a Status,
     pub(crate) service: &'a S,
     pub(crate) now: Now,
+    /// What all threads have counted, and which one this is.
+    pub(crate) tally: (&'a Tally, usize),
+    /// This thread's.
+    pub(crate) connections: usize,
 }
 
 impl<S: StateMachine> Desk<'_, S> {
@@ -298,6 +270,23 @@ impl<S: StateMachine> Desk<'_, S> {
     /// only.
     pub fn service(&self) -> &S {
         self.service
+    }
+
+    fn counted(&self) -> Share {
+        let (tally, thread) = self.tally;
+        let (connections, counters) = (self.connections, self.gateway.counters);
+        tally.sum(thread, Share { connections, counters })
+    }
+
+    /// What the process has counted. What other threads have counted since their last turns is
+    /// missing: nothing that they have answered.
+    pub fn counters(&self) -> Counters {
+        self.counted().counters
+    }
+
+    /// Client connections of the process.
+    pub fn connections(&self) -> usize {
+        self.counted().connections
     }
 
     /// The time.

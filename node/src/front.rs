@@ -15,6 +15,7 @@ use smr::{
 };
 
 use crate::clock;
+use crate::counted::Tally;
 use crate::face::{ConnectionId, Face, Order, Status};
 use crate::gateway::{Bounds, Gateway};
 use crate::machine::{Machine, Outgoing};
@@ -29,10 +30,8 @@ const NEVER_AGAIN: u64 = u64::MAX / 8;
 /// What a front is told when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontOptions {
-    /// Which of the threads it is, and how many there are.
+    /// Which of the threads it is.
     pub thread: usize,
-    /// See above.
-    pub threads: usize,
     /// What an answer means.
     pub durability: Durability,
     /// The most connections of this thread.
@@ -76,11 +75,16 @@ impl<F: Face> std::fmt::Debug for Front<F> {
 }
 
 impl<F: Face> Front<F> {
-    /// A front without connections.
+    /// A front without connections, of one of the threads that `tally` is for.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn open(face: F, status: Status, options: FrontOptions) -> std::io::Result<Front<F>> {
+    pub fn open(
+        face: F,
+        status: Status,
+        tally: Tally,
+        options: FrontOptions,
+    ) -> std::io::Result<Front<F>> {
         let bounds = Bounds {
             depth: 8,
             flying_bytes: 64 << 20,
@@ -90,10 +94,9 @@ impl<F: Face> Front<F> {
         };
         let client = ClientId { gateway: 0, incarnation: Incarnation(1) };
         let retry = Retry { silence: NEVER_AGAIN, refusal: NEVER_AGAIN };
-        let (first, step) = (options.thread as u64, options.threads as u64);
         let mut sessions =
             Sessions::new(face, Vec::new(), options.max_clients, options.output_bytes);
-        sessions.number_from(first, step);
+        sessions.share(tally, options.thread);
         Ok(Front {
             poll: Poll::new()?,
             sessions,
@@ -159,6 +162,12 @@ impl<F: Face> Front<F> {
         Ok(())
     }
 
+    /// So many batches of this thread's log were written, with so many forced writes.
+    pub fn logged(&mut self, batches: u64, syncs: u64) {
+        let counters = &mut self.gateway.counters;
+        (counters.stored, counters.syncs) = (batches, syncs);
+    }
+
     /// Takes the batches that are to be executed, in this order.
     pub fn take(&mut self, service: &F::Service, out: &mut Vec<Asked>) {
         while let Some(news) = self.gateway.next_news() {
@@ -212,10 +221,10 @@ impl<F: Face> Front<F> {
             Order::Kill(id) => !self.sessions.kill(*id),
             _ => true,
         });
+        // First, so that whoever has an answer finds it counted.
+        self.sessions.publish(self.gateway.counters);
         self.sessions.flush(&self.poll, self.now);
         self.sessions.forget_closed(&mut self.gateway);
-        self.status.connections = self.sessions.connections();
-        self.status.counters = self.gateway.counters;
         orders
     }
 
@@ -260,9 +269,7 @@ pub fn alone(durability: Durability, incarnation: Incarnation, clients: String) 
         memory: None,
         multicast: None,
         started_at: now.micros,
-        connections: 0,
         disk_full: false,
-        counters: crate::Counters::default(),
         clients,
         peers: Vec::new(),
     }

@@ -17,7 +17,8 @@ use smr::client::{self, Answer, Loss};
 use smr::{Durability, Now, OpNumber, Reply, RequestNumber, View, Viewstamp};
 
 use crate::client::{Answers, Stall};
-use crate::face::{Counters, Failure, Note};
+use crate::counted::Counters;
+use crate::face::{Failure, Note};
 use crate::held::{Held, MAX_BARRIERS};
 use crate::machine::{Machine, Outgoing};
 

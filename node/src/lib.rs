@@ -19,6 +19,7 @@ mod attached;
 mod client;
 pub mod clock;
 mod controllers;
+mod counted;
 mod datagrams;
 mod dial;
 mod disk;
@@ -48,12 +49,13 @@ mod snapshots;
 mod start;
 
 pub use attached::Application;
+pub use counted::{Counters, Tally};
 pub use disk::Emulation;
 pub use error::Error;
 pub use event::Event;
 pub use face::{
-    ConnectionId, Counters, Desk, Face, Failure, MemoryStatus, MulticastStatus, Note, Order,
-    PeerStatus, Status, Step,
+    ConnectionId, Desk, Face, Failure, MemoryStatus, MulticastStatus, Note, Order, PeerStatus,
+    Status, Step,
 };
 pub use front::{ALONE, Asked, Front, FrontOptions, alone};
 pub use mu::{Change, ChangeError};

@@ -17,9 +17,10 @@ use wire::{
 };
 
 use crate::clock;
+use crate::counted::Counters;
 use crate::dial::{Dialer, connect, notice_death};
 use crate::event::Event;
-use crate::face::{Counters, PeerStatus};
+use crate::face::PeerStatus;
 use crate::family::Told;
 use crate::inbound::{Arrived, Inbound, Speaker, check};
 use crate::poll::{Door, Interest, Poll, Token, Waker};

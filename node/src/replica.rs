@@ -386,8 +386,6 @@ impl<F: Face, P: Family> Core<F, P> {
             return;
         }
         self.status_at = self.now.micros;
-        self.status.connections = self.sessions.connections();
-        self.status.counters = self.gateway.counters;
         self.peers.status(&mut self.status.peers);
         self.family.describe(self.host.protocol(), &mut self.status);
     }

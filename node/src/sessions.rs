@@ -13,6 +13,7 @@ use smr::{Now, StateMachine, Viewstamp};
 
 use crate::attached::{self, Application, Attached, Link};
 use crate::client::{Answers, Arrival, Client, Loss, Stall};
+use crate::counted::{Counters, Share, Tally};
 use crate::face::{ConnectionId, Desk, Face, Failure, Note, Order, Status, Step};
 use crate::gateway::{End, Finished, Gateway, Lane, Lost, News, Route};
 use crate::poll::{Door, Interest, Poll, Ready, Token, Waker};
@@ -39,8 +40,10 @@ pub(crate) struct Sessions<F: Face> {
     max_clients: usize,
     output_hard: usize,
     last_id: u64,
-    /// By how much the ids of two connections differ.
-    id_step: u64,
+    /// What all threads of the server have counted; none but of a server with several.
+    tally: Tally,
+    /// Which of them this is.
+    thread: usize,
     shared: Vec<u8>,
     dirty: Vec<u32>,
     stalled: Vec<u32>,
@@ -77,7 +80,8 @@ impl<F: Face> Sessions<F> {
             max_clients,
             output_hard,
             last_id: 0,
-            id_step: 1,
+            tally: Tally::default(),
+            thread: 0,
             shared: vec![0; READ_BYTES],
             dirty: Vec::new(),
             stalled: Vec::new(),
@@ -87,9 +91,14 @@ impl<F: Face> Sessions<F> {
         }
     }
 
-    /// Ids from `first + step` on, of which others have those between.
-    pub fn number_from(&mut self, first: u64, step: u64) {
-        (self.last_id, self.id_step) = (first, step);
+    /// This is one of the threads of a server: the ids of connections go round them.
+    pub fn share(&mut self, tally: Tally, thread: usize) {
+        (self.last_id, self.tally, self.thread) = (thread as u64, tally, thread);
+    }
+
+    /// What this thread has counted is there for the others.
+    pub fn publish(&self, counters: Counters) {
+        self.tally.publish(self.thread, Share { connections: self.clients.len(), counters });
     }
 
     pub fn connections(&self) -> usize {
@@ -147,7 +156,7 @@ impl<F: Face> Sessions<F> {
     }
 
     fn insert(&mut self, stream: Link, from: &str, entrance: usize, now: Now) -> u32 {
-        self.last_id += self.id_step;
+        self.last_id += self.tally.threads().max(1) as u64;
         let id = ConnectionId(self.last_id);
         let session = self.face.open(id, entrance, from, now);
         self.clients.insert(|place, generation| Client {
@@ -276,6 +285,7 @@ impl<F: Face> Sessions<F> {
 
     /// Takes commands from the front of `input`; returns how many bytes they had.
     fn take(&mut self, place: u32, input: &[u8], around: &mut Around<'_, F::Service>) -> usize {
+        let connections = self.clients.len();
         let Some(client) = self.clients.get_mut(place) else { return 0 };
         client.answers.stall = None;
         client.missing = 0;
@@ -292,6 +302,8 @@ impl<F: Face> Sessions<F> {
                 status: around.status,
                 service: around.service,
                 now: around.now,
+                tally: (&self.tally, self.thread),
+                connections,
             };
             match self.face.take(&mut client.session, &input[taken..], &mut desk) {
                 Step::Taken(count) => taken += count,

@@ -16,7 +16,7 @@ use wire::Hello;
 use crate::clock;
 use crate::disk::{Disk, Space};
 use crate::event::Event;
-use crate::face::{Counters, Face, Status};
+use crate::face::{Face, Status};
 use crate::family::Family;
 use crate::gateway::{Bounds, Gateway};
 use crate::hello::ask_group;
@@ -117,9 +117,7 @@ impl<F: Face, P: Family> Core<F, P> {
             multicast: None,
             report,
             started_at: now.micros,
-            connections: 0,
             disk_full: false,
-            counters: Counters::default(),
             clients: options.advertise.clone(),
             peers: Vec::new(),
         };

@@ -120,6 +120,8 @@ pub enum Study {
     Order(Box<bench::order::OrderOptions>),
     /// The index beside other ordered maps, in this process, as tables, plots and JSON
     Index(Box<bench::index::StudyOptions>),
+    /// The single-node store beside a Redis, and while checkpoints run; recovery after a kill
+    Store(bench::store::StoreOptions),
 }
 
 const SEQUENCER_HELP: &str = "\

@@ -46,6 +46,7 @@ fn run() -> anyhow::Result<()> {
             Some(Study::MuProcess { job }) => bench::mu::process(&job),
             Some(Study::Order(options)) => bench::order::run(&options),
             Some(Study::Index(options)) => bench::index::run(&options),
+            Some(Study::Store(options)) => bench::store::run(&options),
             None => {
                 let report = bench::load::run(&flags.load)?;
                 bench::load::print(&report, flags.load.json);

@@ -117,7 +117,7 @@ fn run(options: &Options, bounds: Bounds, stop: &Arc<AtomicBool>) -> Result<Exit
     let memcached_port = options.side_entrances.first().map_or(Ok(0), |at| port_of(at))?;
     let face = Faces {
         redis: Redis::new(bounds, port, nonce(id)),
-        memcached: Memcached::new(bounds, memcached_port, port),
+        memcached: Memcached::new(bounds, memcached_port, port, 1),
     };
     let service = kv::Store::default();
     let events = Box::new(move |event: &Event| eprintln!("replica {id}: {event}"));

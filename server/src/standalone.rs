@@ -49,11 +49,11 @@ pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -
     let bounds = Bounds { durability: options.durability, ..bounds };
     let port = port_of(&options.entrances[0])?;
     let memcached_port = options.entrances.get(1).map_or(Ok(0), |at| port_of(at))?;
-    let entrances = options.entrances.clone();
+    let (entrances, threads) = (options.entrances.clone(), options.threads);
     let server = Server::open(options)?;
     let redis = Redis::new(bounds, port, nonce(0));
-    let face =
-        |_| Faces { redis: redis.clone(), memcached: Memcached::new(bounds, memcached_port, port) };
+    let memcached = Memcached::new(bounds, memcached_port, port, threads);
+    let face = |thread| Faces { redis: redis.clone(), memcached: memcached.on_thread(thread) };
     eprintln!("standalone: serving Redis clients on {}", entrances[0]);
     for address in &entrances[1..] {
         eprintln!("standalone: serving memcached clients on {address}");

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,55 @@ fn cursors_clients_and_watches_are_known_on_all_threads() {
     assert_eq!(one.call("MULTI"), ok());
     one.call("SET key01 w");
     assert_eq!(one.call("EXEC"), Value::Null);
+}
+
+#[test]
+fn figures_are_of_the_server_whatever_thread_is_asked() {
+    let (scratch, memcached) = (Scratch::new(), free_ports(1)[0].to_string());
+    let server = Standalone::start(&scratch, &["--threads", "2", "--memcached-port", &memcached]);
+    let mut clients = [server.client(), server.client()];
+    let thread = |client: &mut Client| match client.call("CLIENT ID") {
+        Value::Integer(id) => id % 2,
+        other => panic!("an id: {other:?}"),
+    };
+    assert_ne!(thread(&mut clients[0]), thread(&mut clients[1]));
+    let info = |client: &mut Client| match client.call("INFO") {
+        Value::Bulk(text) => String::from_utf8(text).expect("a text"),
+        other => panic!("a text: {other:?}"),
+    };
+    for round in 1..=3 {
+        for client in &mut clients {
+            assert_eq!(client.call("SET a b"), ok());
+            assert_eq!(client.call("GET a"), bulk("b"));
+        }
+        for client in &mut clients {
+            let (line, text) = (format!("total_commands_processed:{}", round * 4), info(client));
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+    }
+    // The one that looked whether the server was there has gone meanwhile.
+    let end = Instant::now() + Duration::from_secs(5);
+    while !clients.iter_mut().all(|client| info(client).contains("\nconnected_clients:2\r")) {
+        assert!(Instant::now() < end, "{}", info(&mut clients[0]));
+    }
+    let stats = |commands: &str| {
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{memcached}")).expect("it accepts");
+        write!(stream, "{commands}quit\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    };
+    for _ in 0..4 {
+        stats("set c 0 0 1\r\nx\r\nget c\r\n");
+    }
+    for _ in 0..2 {
+        let text = stats("stats\r\n");
+        for line in ["STAT cmd_set 4", "STAT get_hits 4", "STAT threads 2"] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+    }
+    assert!(stats("stats reset\r\n").contains("RESET"));
+    assert!(stats("stats\r\n").contains("STAT get_hits 0\r\n"));
 }
 
 #[test]

@@ -80,6 +80,9 @@ pub(crate) struct Log {
     durable: AtomicU64,
     /// The segment that is written. Released by the writer when all before is on disk.
     segment: AtomicU64,
+    /// Chunks written, and forced writes. Figures: relaxed.
+    chunks: AtomicU64,
+    syncs: AtomicU64,
 }
 
 /// A query thread that may wait for the disk.
@@ -222,9 +225,17 @@ impl Logs {
         Work { chunks, mark, durable, rotate, stop }
     }
 
-    /// Everything of a log up to `mark` is on disk.
-    pub fn stored(&self, index: usize, mark: u64, bytes: u64) {
+    /// How many chunks of a log were written, with how many forced writes.
+    pub fn forced(&self, log: usize) -> (u64, u64) {
+        let Log { chunks, syncs, .. } = &self.logs[log];
+        (chunks.load(Ordering::Relaxed), syncs.load(Ordering::Relaxed))
+    }
+
+    /// Everything of a log up to `mark` is on disk, in so many chunks and bytes.
+    pub fn stored(&self, index: usize, mark: u64, (chunks, bytes): (usize, u64)) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.logs[index].chunks.fetch_add(chunks as u64, Ordering::Relaxed);
+        self.logs[index].syncs.fetch_add(1, Ordering::Relaxed);
         // SeqCst with `waits`: a thread that says that it waits and then looks at the marks, and
         // this one, cannot both miss each other.
         self.logs[index].durable.store(mark, Ordering::SeqCst);
@@ -310,7 +321,7 @@ mod tests {
             let expected: &[(u64, &[u8])] = &[(11, b"one"), (12, b"two")];
             assert_eq!(found, expected[..if log == 0 { 2 } else { 0 }]);
             assert_eq!(logs.durable(), 10, "not before all of them have");
-            logs.stored(log, work.mark, 0);
+            logs.stored(log, work.mark, (1, 0));
         }
         assert_eq!(logs.durable(), 12);
         assert!(items(&[0; HEADER + 11]).next().unwrap().is_err());

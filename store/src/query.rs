@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use kv::Store;
-use node::{ALONE, Asked, ConnectionId, Face, Front, FrontOptions, Order, Waker};
+use node::{ALONE, Asked, ConnectionId, Face, Front, FrontOptions, Order, Tally, Waker};
 use smr::{Durability, OpNumber, Viewstamp};
 
 use crate::Error;
@@ -51,6 +51,8 @@ pub(crate) struct Common<'a> {
     pub durability: Durability,
     /// The server is to end.
     pub stop: &'a AtomicBool,
+    /// What the threads have counted.
+    pub tally: &'a Tally,
 }
 
 /// An answer that waits for the disk.
@@ -83,7 +85,7 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         options: FrontOptions,
     ) -> Result<Query<'a, F>, Error> {
         let status = node::alone(common.durability, smr::Incarnation(1), clients.to_owned());
-        let front = Front::open(face, status, options);
+        let front = Front::open(face, status, common.tally.clone(), options);
         let front = front.map_err(|e| Error::os("set up", "an event loop", e))?;
         let waits = Arc::new(AtomicBool::new(false));
         let sleeper = Sleeper { waker: front.waker(), waits: waits.clone() };
@@ -225,6 +227,8 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
     fn report(&mut self) {
         let logs = self.common.logs;
         let (clock, durable) = (logs.shared.clock(), logs.durable());
+        let (batches, syncs) = logs.forced(self.thread);
+        self.front.logged(batches, syncs);
         let at = |op| Viewstamp::new(ALONE, OpNumber(op));
         let status = &mut self.front.status;
         status.report.op = at(clock);
@@ -243,7 +247,7 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
             // Another thread's.
             Order::Kill(id) => {
                 let threads = self.common.inboxes.len() as u64;
-                // Ids go round the threads (`FrontOptions`).
+                // Ids go round the threads.
                 let inbox = &self.common.inboxes[(id.0 % threads) as usize];
                 inbox.kills.lock().expect("nobody panics with it").push(id);
                 inbox.ring();

@@ -7,6 +7,9 @@
 //! own in the order of timestamps. A cut-off, once found, is kept in the manifest: what is above it
 //! stays dropped.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +18,7 @@ use ::io::{Folder, Journal};
 use kv::redo::{self, Change, Entry};
 use kv::{Limits, Shared};
 
-use crate::log::{header, items};
+use crate::log::{Item, header, items};
 use crate::manifest::{Generation, Manifest, is_own, log_name, part_name};
 use crate::{Error, parallel};
 
@@ -58,15 +61,24 @@ struct Log {
     torn: Option<PathBuf>,
 }
 
+/// So many entries are looked for at a time.
+const BATCH: usize = 64;
+
 /// Where a change stands among all.
 type Order = (u64, u32);
 
-/// What one log says, shared out by keys.
-struct Replay<'a> {
-    shares: Vec<Vec<(Order, Entry<'a>)>>,
+/// What a log says beside the entries of the trees.
+struct Survey {
     flush: Option<Order>,
     flush_at: Option<(Order, u64)>,
     dropped: u64,
+}
+
+impl Log {
+    /// The records, whether they count or not. That they make sense was seen when they were read.
+    fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        self.journals.iter().flat_map(Journal::records).flat_map(items).flatten()
+    }
 }
 
 /// Reads a store. Nothing on disk is changed. A folder that holds nothing is an empty store.
@@ -89,11 +101,11 @@ pub(crate) fn recover(folder: &Folder, threads: usize, seed: u64) -> Result<Reco
     let mut report = Report::default();
     report.torn.extend(logs.iter().filter_map(|(_, log)| log.torn.clone()));
     let started = Instant::now();
-    let replays = parallel::each(threads, &logs, |(_, log)| share_out(log, threads))?;
-    let flush = replays.iter().filter_map(|replay| replay.flush).max();
-    report.dropped = replays.iter().map(|replay| replay.dropped).sum();
-    let sharing = started.elapsed();
-    let flush_at = replays.iter().filter_map(|replay| replay.flush_at).max();
+    let surveys = parallel::each(threads, &logs, |(_, log)| survey(log))?;
+    let flush = surveys.iter().filter_map(|survey| survey.flush).max();
+    report.dropped = surveys.iter().map(|survey| survey.dropped).sum();
+    let surveying = started.elapsed();
+    let flush_at = surveys.iter().filter_map(|survey| survey.flush_at).max();
     if let Some(checkpoint) = &manifest.checkpoint {
         let started = Instant::now();
         // What a later flush has removed is no part of the state; all after it is in the logs.
@@ -107,8 +119,8 @@ pub(crate) fn recover(folder: &Folder, threads: usize, seed: u64) -> Result<Reco
         shared.restore_flush_at(time);
     }
     let started = Instant::now();
-    report.changes = apply(&shared, &replays, flush, threads)?;
-    report.replaying = reading + sharing + started.elapsed();
+    report.changes = apply(&shared, &logs, flush, threads)?;
+    report.replaying = reading + surveying + started.elapsed();
     Ok(Recovered { shared, manifest, report })
 }
 
@@ -231,18 +243,12 @@ fn share_of(entry: &Entry<'_>, shares: usize) -> usize {
     crc32c::crc32c(key) as usize % shares
 }
 
-/// Shares a log's changes out.
-fn share_out(log: &Log, shares: usize) -> Result<Replay<'_>, Error> {
-    let mut replay = Replay {
-        shares: (0..shares).map(|_| Vec::new()).collect(),
-        flush: None,
-        flush_at: None,
-        dropped: 0,
-    };
-    let items = log.journals.iter().flat_map(Journal::records).flat_map(items);
-    for item in items.flatten() {
+/// Looks for what concerns all entries, and at whether all records make sense.
+fn survey(log: &Log) -> Result<Survey, Error> {
+    let mut survey = Survey { flush: None, flush_at: None, dropped: 0 };
+    for item in log.items() {
         if item.timestamp > log.cut {
-            replay.dropped += 1;
+            survey.dropped += 1;
             continue;
         }
         for (index, change) in redo::changes(item.record).enumerate() {
@@ -250,15 +256,41 @@ fn share_out(log: &Log, shares: usize) -> Result<Replay<'_>, Error> {
             let what = "a record makes no sense";
             let nonsense = |_| Error::Nonsense { path: log.path.clone(), what };
             match change.map_err(nonsense)? {
-                Change::Entry(entry) => {
-                    replay.shares[share_of(&entry, shares)].push((order, entry));
-                }
-                Change::Flush => replay.flush = Some(order),
-                Change::FlushAt(time) => replay.flush_at = Some((order, time)),
+                Change::Entry(_) => {}
+                Change::Flush => survey.flush = Some(order),
+                Change::FlushAt(time) => survey.flush_at = Some((order, time)),
             }
         }
     }
-    Ok(replay)
+    Ok(survey)
+}
+
+/// The entries that the logs say something of, up to the cut-offs, in the order of timestamps.
+fn in_order(logs: &[(usize, Log)]) -> impl Iterator<Item = (Order, Entry<'_>)> {
+    let counted =
+        logs.iter().map(|(_, log)| log.items().take_while(|item| item.timestamp <= log.cut));
+    let mut runs: Vec<_> = counted.map(Iterator::peekable).collect();
+    let mut next = BinaryHeap::new();
+    for (run, items) in runs.iter_mut().enumerate() {
+        next.extend(items.peek().map(|item| Reverse((item.timestamp, run))));
+    }
+    let records = std::iter::from_fn(move || {
+        let mut least = next.peek_mut()?;
+        let Reverse((_, run)) = *least;
+        let item = runs[run].next().expect("it was seen");
+        match runs[run].peek() {
+            Some(after) => *least = Reverse((after.timestamp, run)),
+            None => drop(PeekMut::pop(least)),
+        }
+        Some(item)
+    });
+    records.flat_map(|item| {
+        let changes = redo::changes(item.record).zip(0..);
+        changes.filter_map(move |(change, index)| match change {
+            Ok(Change::Entry(entry)) => Some(((item.timestamp, index), entry)),
+            _ => None,
+        })
+    })
 }
 
 /// Loads the checkpoint. Returns how many entries it has.
@@ -295,23 +327,31 @@ fn load(
     Ok(loaded.iter().sum())
 }
 
-/// Applies what comes after the last flush.
+/// Applies what comes after the last flush. Every thread goes through all logs, which is little
+/// beside what it does with its own entries.
 fn apply(
     shared: &Arc<Shared>,
-    replays: &[Replay<'_>],
+    logs: &[(usize, Log)],
     flush: Option<Order>,
     threads: usize,
 ) -> Result<u64, Error> {
     let shares: Vec<usize> = (0..threads).collect();
     let applied = parallel::each(threads, &shares, |&share| {
-        let mut store = shared.store();
-        let all = replays.iter().flat_map(|replay| &replay.shares[share]);
-        let mut mine: Vec<&(Order, Entry<'_>)> =
-            all.filter(|(order, _)| flush.is_none_or(|flush| *order > flush)).collect();
-        // Made of one ascending run for each log.
-        mine.sort_by_key(|(order, _)| *order);
-        mine.iter().for_each(|(_, entry)| store.replay(entry));
-        Ok(mine.len() as u64)
+        let (mut store, mut applied) = (shared.store(), 0);
+        let mut batch = Vec::with_capacity(BATCH);
+        for (order, entry) in in_order(logs) {
+            if share_of(&entry, threads) != share || flush.is_some_and(|flush| order < flush) {
+                continue;
+            }
+            batch.push(entry);
+            applied += 1;
+            if batch.len() == BATCH {
+                store.replay_all(&batch);
+                batch.clear();
+            }
+        }
+        store.replay_all(&batch);
+        Ok(applied)
     })?;
     Ok(applied.iter().sum())
 }

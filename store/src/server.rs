@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ::io::{Folder, JournalWriter, Syncing};
 use kv::Store;
-use node::{Face, FrontOptions};
+use node::{Face, FrontOptions, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smr::Durability;
 
@@ -204,7 +204,8 @@ impl Server {
         let Server { options, listeners, logs, disk, report } = self;
         let inboxes: Vec<Inbox> = (0..options.threads).map(|_| Inbox::default()).collect();
         let durability = options.durability;
-        let common = Common { logs: &logs, inboxes: &inboxes, durability, stop };
+        let tally = &Tally::new(options.threads);
+        let common = Common { logs: &logs, inboxes: &inboxes, durability, stop, tally };
         if disk.is_some() {
             events(&Event::Recovered(report));
         }
@@ -304,7 +305,6 @@ fn serve<F: Face<Service = Store>>(
                     let _bell = Bell(common.stop);
                     let front = FrontOptions {
                         thread,
-                        threads: options.threads,
                         durability: options.durability,
                         max_clients: options.max_clients.div_ceil(options.threads),
                         output_bytes: options.output_bytes,

@@ -105,7 +105,8 @@ impl<'a> Writer<'a> {
             self.append(chunk)?;
         }
         self.journal.sync()?;
-        self.logs.stored(self.index, work.mark, self.journal.bytes() - before);
+        let written = (work.chunks.len(), self.journal.bytes() - before);
+        self.logs.stored(self.index, work.mark, written);
         if work.rotate { self.rotate(work.mark) } else { Ok(()) }
     }
 

@@ -8,6 +8,8 @@
 mod session;
 mod stats;
 
+use std::sync::{Arc, Mutex, MutexGuard};
+
 use kv::Store;
 use kv::items::{Answer, Outcome};
 use memcached::write::{self, Status};
@@ -84,20 +86,34 @@ impl Style {
     }
 }
 
-/// The face.
+/// The face. A clone is the same one.
+#[derive(Clone)]
 pub struct Memcached {
     bounds: Bounds,
     /// Where its clients come in.
     port: u16,
     /// Where Redis clients do, for texts.
     redis_port: u16,
-    counters: Counters,
+    /// By thread.
+    counters: Arc<[Mutex<Counters>]>,
+    thread: usize,
 }
 
 impl Memcached {
-    /// A face for clients that come in at `port`.
-    pub fn new(bounds: Bounds, port: u16, redis_port: u16) -> Memcached {
-        Memcached { bounds, port, redis_port, counters: Counters::default() }
+    /// A face for clients that come in at `port`, and are served by so many threads.
+    pub fn new(bounds: Bounds, port: u16, redis_port: u16, threads: usize) -> Memcached {
+        let counters = (0..threads).map(|_| Mutex::default()).collect();
+        Memcached { bounds, port, redis_port, counters, thread: 0 }
+    }
+
+    /// The same face on another thread.
+    pub fn on_thread(&self, thread: usize) -> Memcached {
+        Memcached { thread, ..self.clone() }
+    }
+
+    /// What this thread counts.
+    fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters[self.thread].lock().expect("nobody panics with it")
     }
 
     /// See [`node::Face::take`].
@@ -114,7 +130,7 @@ impl Memcached {
             Front::Refused(refusal, length) => match &refusal.remove {
                 Some(key) => (self.refuse_large(key, refusal.silent, desk), length),
                 None => {
-                    self.counters.too_large += u64::from(refusal.text == TOO_LARGE);
+                    self.counters().too_large += u64::from(refusal.text == TOO_LARGE);
                     answer(desk, refusal.silent, refusal.text);
                     (true, length)
                 }
@@ -162,7 +178,7 @@ impl Memcached {
         let push = |body: &mut Vec<u8>| kv::request::push_memcached(body, command);
         let taken = if writes { desk.write(note, push) } else { desk.read(note, push) };
         if taken {
-            self.counters.took(command);
+            self.counters().took(command);
         } else if echo.is_some() {
             session.drop_echo(place);
         }
@@ -183,7 +199,7 @@ impl Memcached {
         let command = Command::Delete(delete, Reply::Classic);
         let push = |body: &mut Vec<u8>| kv::request::push_memcached(body, &command);
         let taken = desk.write(Note(style as u32), push);
-        self.counters.too_large += u64::from(taken);
+        self.counters().too_large += u64::from(taken);
         taken
     }
 
@@ -218,14 +234,15 @@ impl Memcached {
             (Style::Silent, _) => {}
             (_, None) => write::line(out, GARBLED),
             (Style::Get | Style::Gets, Some(found)) => {
+                let mut counters = self.counters();
                 for found in found {
-                    self.counters.get_hits += 1;
+                    counters.get_hits += 1;
                     write::value(out, found.key, &found.item, style == Style::Gets);
                 }
                 write::end(out);
             }
             (_, Some(found)) => {
-                self.counters.became(style, found.outcome);
+                self.counters().became(style, found.outcome);
                 answer_classic(style, found, out);
             }
         }
@@ -243,7 +260,7 @@ impl Memcached {
         if style == Style::Debug {
             return write::debug(out, echo, item.as_ref());
         }
-        self.counters.meta(echo.code, outcome, item.as_ref());
+        self.counters().meta(echo.code, outcome, item.as_ref());
         let status = match outcome {
             Outcome::Done => Status::Done,
             Outcome::NotFound => Status::NotFound,

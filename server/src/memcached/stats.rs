@@ -1,6 +1,8 @@
 //! `stats`. What is counted is counted by this process, for the clients that it serves; what the
 //! state holds is the group's.
 
+use std::ops::AddAssign;
+
 use kv::Store;
 use kv::items::Outcome;
 use memcached::write::{self, Item, end, stat};
@@ -32,6 +34,30 @@ pub(super) struct Counters {
     cas_mismatches: u64,
     stored: u64,
     pub too_large: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.gets += other.gets;
+        self.sets += other.sets;
+        self.flushes += other.flushes;
+        self.touches += other.touches;
+        self.metas += other.metas;
+        self.get_hits += other.get_hits;
+        self.touch_hits += other.touch_hits;
+        self.touch_misses += other.touch_misses;
+        self.delete_hits += other.delete_hits;
+        self.delete_misses += other.delete_misses;
+        self.increment_hits += other.increment_hits;
+        self.increment_misses += other.increment_misses;
+        self.decrement_hits += other.decrement_hits;
+        self.decrement_misses += other.decrement_misses;
+        self.cas_hits += other.cas_hits;
+        self.cas_misses += other.cas_misses;
+        self.cas_mismatches += other.cas_mismatches;
+        self.stored += other.stored;
+        self.too_large += other.too_large;
+    }
 }
 
 impl Counters {
@@ -93,7 +119,9 @@ impl Memcached {
             b"slabs" => slabs(desk, out),
             b"sizes" => stat(out, "sizes_status", "disabled"),
             b"reset" => {
-                self.counters = Counters::default();
+                for counters in &self.counters[..] {
+                    *counters.lock().expect("nobody panics with it") = Counters::default();
+                }
                 return write::line(out, "RESET");
             }
             other => {
@@ -105,8 +133,18 @@ impl Memcached {
         end(out);
     }
 
+    /// The sums over all threads.
+    fn counted(&self) -> Counters {
+        let mut sum = Counters::default();
+        for counters in &self.counters[..] {
+            sum += *counters.lock().expect("nobody panics with it");
+        }
+        sum
+    }
+
     fn general(&self, desk: &Desk<'_, Store>, out: &mut Vec<u8>) {
-        let (status, state, counters) = (desk.status(), desk.service().stats(), &self.counters);
+        let (status, state, counters) = (desk.status(), desk.service().stats(), self.counted());
+        let node = desk.counters();
         let up = desk.now().micros.saturating_sub(status.started_at) / 1_000_000;
         stat(out, "pid", std::process::id());
         stat(out, "uptime", up);
@@ -118,9 +156,9 @@ impl Memcached {
         stat(out, "pointer_size", usize::BITS);
         let numbers = [
             ("max_connections", self.bounds.max_clients as u64),
-            ("curr_connections", status.connections as u64),
-            ("total_connections", status.counters.accepted),
-            ("rejected_connections", status.counters.rejected),
+            ("curr_connections", desk.connections() as u64),
+            ("total_connections", node.accepted),
+            ("rejected_connections", node.rejected),
             ("cmd_get", counters.gets),
             ("cmd_set", counters.sets),
             ("cmd_flush", counters.flushes),
@@ -142,7 +180,7 @@ impl Memcached {
             ("store_too_large", counters.too_large),
             ("limit_maxbytes", 0),
             ("accepting_conns", 1),
-            ("threads", 1),
+            ("threads", self.counters.len() as u64),
             ("bytes", state.bytes),
             ("curr_items", state.keys),
             ("total_items", counters.stored),
@@ -162,7 +200,7 @@ impl Memcached {
         stat(out, "verbosity", 0);
         stat(out, "evictions", "off");
         stat(out, "domain_socket", "NULL");
-        stat(out, "num_threads", 1);
+        stat(out, "num_threads", self.counters.len());
         stat(out, "detail_enabled", "no");
         stat(out, "cas_enabled", "yes");
         stat(out, "auth_enabled_sasl", "no");

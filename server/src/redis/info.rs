@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kv::Store;
 use node::{Desk, Status};
 use resp::{Command, Protocol, write};
-use smr::{Durability, Now, Role};
+use smr::{Durability, Role};
 
 use super::local::lower;
 use super::status::{Lag, ids};
@@ -100,7 +100,7 @@ impl Redis {
                 line("uptime_in_days", &(up / 86_400));
             }
             "clients" => {
-                line("connected_clients", &status.connections);
+                line("connected_clients", &desk.connections());
                 line("maxclients", &self.bounds.max_clients);
                 line("blocked_clients", &0);
             }
@@ -119,7 +119,7 @@ impl Redis {
                 line("aof_rewrite_in_progress", &0);
             }
             "stats" => {
-                let counters = &status.counters;
+                let counters = desk.counters();
                 line("total_connections_received", &counters.accepted);
                 line("rejected_connections", &counters.rejected);
                 line("total_commands_processed", &(counters.reads + counters.writes));
@@ -132,7 +132,7 @@ impl Redis {
                 line("db0", &format_args!("keys={},expires={expires},avg_ttl=0", stats.keys));
             }
             "replication" => replication(status, &mut line),
-            _ => lockstep(status, desk.now(), &mut line),
+            _ => lockstep(desk, &mut line),
         }
     }
 }
@@ -165,7 +165,8 @@ fn replication(status: &Status, line: &mut dyn FnMut(&str, &dyn std::fmt::Displa
     line("master_repl_offset", &report.commit.0);
 }
 
-fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+fn lockstep(desk: &Desk<'_, Store>, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let (status, counters) = (desk.status(), desk.counters());
     let report = &status.report;
     line("replica", &status.identity.replica.0);
     line("group", &format_args!("{:016x}", status.identity.group.0));
@@ -201,7 +202,7 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
     line("commit_number", &report.commit.0);
     line("disk", &report.disk.op.0);
     line("durable", &report.durable.op.0);
-    if let Some(lag) = Lag::of(report, now) {
+    if let Some(lag) = Lag::of(report, desk.now()) {
         line("durable_lag_ops", &lag.ops);
         line("durable_lag_bytes", &lag.bytes);
         line("durable_lag_ms", &lag.ms);
@@ -211,9 +212,9 @@ fn lockstep(status: &Status, now: Now, line: &mut dyn FnMut(&str, &dyn std::fmt:
     line("risky_elections", &report.risky_elections);
     line("checkpoint", &report.checkpoint.op.0);
     line("disk_full", &u8::from(status.disk_full));
-    line("batches", &status.counters.batches);
-    line("log_batches", &status.counters.stored);
-    line("log_syncs", &status.counters.syncs);
+    line("batches", &counters.batches);
+    line("log_batches", &counters.stored);
+    line("log_syncs", &counters.syncs);
 }
 
 /// Bytes of memory that the process has, as the operating system counts.

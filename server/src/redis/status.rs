@@ -83,11 +83,11 @@ impl Redis {
             "disk_full": status.disk_full,
             "dropped_messages": report.dropped,
             "resp": status.clients,
-            "connections": status.connections,
+            "connections": desk.connections(),
             "keys": stats.keys,
             "used_memory": stats.bytes,
             "resident": resident(),
-            "counters": counted(&status.counters),
+            "counters": counted(&desk.counters()),
             "peers": peers.collect::<Vec<_>>(),
         })
         .to_string()
