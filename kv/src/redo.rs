@@ -65,9 +65,7 @@ impl Store {
         }
         entry.put(self, &masstree::pin());
     }
-}
 
-impl Store {
     /// [`Store::replay`] of many, in this order: the waits for memory on the way to them overlap.
     ///
     /// # Panics
@@ -76,6 +74,7 @@ impl Store {
         for space in [Space::Keys, Space::Fields] {
             let wanted = entries.iter().filter(|entry| entry.space == space);
             let keys: Vec<&[u8]> = wanted.map(|entry| entry.key).collect();
+            // The values are looked at, too: those that are replaced are waited for as well.
             let mut bytes = 0;
             self.trees.of(space).multi_get_with(&keys, &masstree::pin(), |_, value| {
                 bytes += value.map_or(0, |value| value.slice.len());
