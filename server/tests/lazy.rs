@@ -4,6 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use faultfs::FaultDisk;
 use resp::Value;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -266,6 +267,70 @@ fn a_client_that_saw_what_a_crash_took_is_told_and_nobody_else() {
     assert_eq!(unaware.call("GET safe"), bulk("value"));
     assert_eq!(group.client(survivor).call("INCR lost"), Value::Integer(1));
     assert!(group.logs().contains("LOSS POSSIBLE"), "{}", group.logs());
+}
+
+/// A disk that obeys, if there can be one.
+fn fault_disk(name: &str) -> Option<FaultDisk> {
+    let path = std::env::temp_dir().join(format!("lockstep-lazy-{name}-{}", std::process::id()));
+    FaultDisk::mount(&path).inspect_err(|reason| eprintln!("SKIPPED {name}: {reason}")).ok()
+}
+
+#[test]
+fn a_full_disk_refuses_what_grows_and_takes_what_frees() {
+    let Some(disk) = fault_disk("full") else { return };
+    let mut group = Group::on(disk.path(), "lazy");
+    let primary = group.primary();
+    let mut client = group.client(primary);
+    assert_eq!(client.call("MSET gone 1 stays 2"), ok());
+    disk.full(0);
+    group.wait_for(primary, "disk_full", &json!(true));
+    assert!(error_text(&client.call("SET more 3")).starts_with("DISKFULL"));
+    assert_eq!(client.call("DEL gone"), Value::Integer(1));
+    assert_eq!(client.call("GET stays"), bulk("2"));
+    disk.ok();
+    group.wait_for(primary, "disk_full", &json!(false));
+    assert_eq!(client.call("SET more 3"), ok());
+    assert_eq!(client.call("WAITAOF 1 1 0"), pair(1, 1));
+    (0..3).for_each(|id| group.kill(id));
+    disk.drop_unsynced();
+    (0..3).for_each(|id| group.spawn(id, false));
+    group.wait_until_served(primary);
+    let found = group.client(primary).call("MGET gone stays more");
+    assert_eq!(found, Value::Array(vec![Value::Null, bulk("2"), bulk("3")]), "{}", group.logs());
+    drop((group, disk));
+}
+
+/// Nobody waits for the disk in `lazy`; the replica whose sync failed must stop nevertheless.
+#[test]
+fn a_failed_sync_ends_its_replica_alone() {
+    let Some(disk) = fault_disk("failed") else { return };
+    let mut group = Group::on(disk.path(), "lazy");
+    disk.fail_fsync(20);
+    let mut ended = Vec::new();
+    for number in 0.. {
+        // Whoever is left takes it, perhaps after an election.
+        let client = (0..3).filter(|id| !ended.contains(id)).find_map(|id| {
+            let mut client = support::Client::try_connect(group.ports[id])?;
+            client.try_call(&[b"SET", b"last", number.to_string().as_bytes()]).ok()
+        });
+        assert_eq!(client, Some(ok()), "{}", group.logs());
+        for (id, well) in group.ended() {
+            assert!(!well, "it says so");
+            ended.push(id);
+        }
+        if number > 20_000 || !ended.is_empty() && number > 500 {
+            break;
+        }
+    }
+    assert_eq!(ended.len(), 1, "of one disk one sync failed: {}", group.logs());
+    let (left, again) = ((ended[0] + 1) % 3, ended[0]);
+    let mut client = group.client(left);
+    assert_eq!(client.call("SET last served"), ok());
+    assert_eq!(client.call("WAITAOF 1 1 0"), pair(1, 1), "two disks are a quorum");
+    group.spawn(again, false);
+    group.wait_until_served(again);
+    assert_eq!(group.client(again).call("GET last"), bulk("served"));
+    drop((group, disk));
 }
 
 #[test]

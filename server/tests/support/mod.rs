@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -58,11 +58,18 @@ pub struct Group {
     durability: &'static str,
     flags: Vec<String>,
     pub scratch: Scratch,
+    /// Where the replicas have their directories.
+    disk: PathBuf,
 }
 
 impl Group {
     pub fn start(replicas: usize, durability: &'static str, flags: &[&str]) -> Group {
         Group::ordered(replicas, durability, flags, &[])
+    }
+
+    /// A group of three whose data, but not whose output, is on this disk.
+    pub fn on(disk: &Path, durability: &'static str) -> Group {
+        Group::placed(3, durability, &[], &[], Some(disk))
     }
 
     /// A group whose replicas listen to a sequencer on these ports.
@@ -72,6 +79,17 @@ impl Group {
         flags: &[&str],
         multicast: &[u16],
     ) -> Group {
+        Group::placed(replicas, durability, flags, multicast, None)
+    }
+
+    fn placed(
+        replicas: usize,
+        durability: &'static str,
+        flags: &[&str],
+        multicast: &[u16],
+        disk: Option<&Path>,
+    ) -> Group {
+        let scratch = Scratch::new();
         let mut ports = free_ports(replicas * 3);
         let memcached = ports.split_off(replicas * 2);
         let peers: Vec<String> =
@@ -84,7 +102,8 @@ impl Group {
             peers: peers.join(","),
             durability,
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
-            scratch: Scratch::new(),
+            disk: disk.map_or_else(|| scratch.0.clone(), Path::to_owned),
+            scratch,
         };
         for id in 0..replicas {
             group.spawn(id, true);
@@ -106,7 +125,7 @@ impl Group {
     }
 
     pub fn dir(&self, id: usize) -> PathBuf {
-        self.scratch.0.join(id.to_string())
+        self.disk.join(id.to_string())
     }
 
     pub fn spawn(&mut self, id: usize, bootstrap: bool) {
@@ -154,6 +173,19 @@ impl Group {
         let mut child = self.children[id].take().expect("it runs");
         child.kill().expect("killed");
         child.wait().expect("waited");
+    }
+
+    /// The replicas that have ended by themselves, each with whether it says that all was well.
+    pub fn ended(&mut self) -> Vec<(usize, bool)> {
+        let mut ended = Vec::new();
+        for (id, child) in self.children.iter_mut().enumerate() {
+            if let Some(status) = child.as_mut().and_then(|child| child.try_wait().expect("asked"))
+            {
+                *child = None;
+                ended.push((id, status.success()));
+            }
+        }
+        ended
     }
 
     /// Stops in good order; returns whether the exit code was 0.

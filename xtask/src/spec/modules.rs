@@ -95,6 +95,7 @@ const LAZY_VSR: Module = Module {
         deep(caught("DpOfOldView", "Durable", "MaxView = 4 MaxLen = 3 MaxCrashes = 1")),
         // Looser than what is built, and harmless.
         Check { bug: "VoteLogUnstored", ..deep(holds("MaxView = 2 MaxLen = 3 MaxCrashes = 1")) },
+        deep(holds("MaxView = 2 MaxLen = 3 MaxCrashes = 2")),
         deep(holds("MaxView = 3 MaxLen = 3 MaxCrashes = 2")),
         deep(holds("MaxView = 4 MaxLen = 3 MaxCrashes = 1")),
         deep(holds("MaxView = 3 MaxLen = 4 MaxCrashes = 1")),
