@@ -115,6 +115,8 @@ const RESTARTED: &str =
     "MaxLeader = 1 MaxSession = 1 MaxMessage = 1 MaxCrashes = 1 Durability = \"sync\"";
 const ONE_LEADER: &str =
     "MaxLeader = 0 MaxSession = 2 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
+const ONE_LEADER_RESTARTED: &str =
+    "MaxLeader = 0 MaxSession = 2 MaxMessage = 1 MaxCrashes = 1 Durability = \"sync\"";
 const THREE_LEADERS: &str =
     "MaxLeader = 2 MaxSession = 1 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
 const FORGETFUL_WITH_TWO: &str =
@@ -162,6 +164,7 @@ const NO_PAXOS: Module = Module {
         holds(RESTARTED),
         // Looser than what is built, and harmless: who voted has its view on disk.
         Check { bug: "VotesOfTheDead", ..deep(holds(FORGETFUL)) },
+        deep(holds(ONE_LEADER_RESTARTED)),
         deep(holds(TWO_MESSAGES)),
         deep(holds(TWO_SESSIONS)),
         deep(holds(FORGETFUL_WITH_TWO)),
