@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let tree = masstree::Masstree::<Arc<usize>>::new();
+    let mut tree = masstree::Masstree::<Arc<usize>>::new();
     let numbers = masstree::Masstree::<u64>::new();
     let columns = masstree::Masstree::<masstree::Columns>::new();
     let mut model = BTreeMap::new();
@@ -49,4 +49,5 @@ fuzz_target!(|data: &[u8]| {
     });
     assert!(found.iter().map(|(k, v)| (k, v)).eq(model.iter()));
     assert!(numbers.iter(&guard).rev().map(|(k, v)| (k, v as usize)).eq(model.into_iter().rev()));
+    assert_eq!(tree.check().keys, columns.len());
 });

@@ -12,13 +12,17 @@ use masstree::{Masstree, live_nodes, pin, waiting};
 
 const WINDOW: u64 = 100_000;
 
-/// Keys in all their forms: short ones, suffixes, and layers that come and go.
+/// Keys in all their forms: short ones, suffixes, a few layers of many keys; buckets of two keys
+/// and layers of eight that come and go.
 fn key(i: u64) -> String {
-    let n = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-    match i % 3 {
+    let scatter = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    let n = scatter(i);
+    match i % 5 {
         0 => n.to_string(),
         1 => format!("{n:08}/{}", i % 10),
-        _ => format!("user/{}/of/many/{n}", i % 7),
+        2 => format!("user/{}/of/many/{n}", i % 7),
+        3 => format!("pair {:012}/{}", scatter(i / 10), i % 10),
+        _ => format!("group {:018}/{}", scatter(i / 40), i % 40),
     }
 }
 

@@ -6,9 +6,9 @@ use crate::{
     border::{Border, Raw},
     field::Ref,
     find::BORDER_LINES,
+    get::prefetch_link,
     guard::Guard,
     key::{Kind, LAYER, LONG, Suffix, TINY},
-    node::prefetch,
     permutation::{Permutation, WIDTH},
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct Batch<'g> {
     pub(crate) permutation: Permutation,
     pub(crate) slices: [u64; WIDTH],
     pub(crate) raws: [Raw; WIDTH],
+    /// Whether the border's last cache line was needed.
+    any_tiny: bool,
     tiny: [u32; WIDTH],
     /// Of slots that have one, in the node's block.
     suffixes: [&'g [u8]; WIDTH],
@@ -35,6 +37,7 @@ impl Default for Batch<'_> {
             permutation: Permutation::EMPTY,
             slices: [0; WIDTH],
             raws: [Raw { kind: 0, word: ptr::null_mut() }; WIDTH],
+            any_tiny: false,
             tiny: [0; WIDTH],
             suffixes: [&[]; WIDTH],
         }
@@ -51,10 +54,11 @@ impl<'g> Batch<'g> {
         for slot in 0..WIDTH {
             self.slices[slot] = border.slice(slot);
             let raw = border.raw(slot);
-            any_tiny |= raw.kind > LONG;
+            any_tiny |= (TINY..LAYER).contains(&raw.kind);
             any_long |= raw.kind == LONG;
             self.raws[slot] = raw;
         }
+        self.any_tiny = any_tiny;
         if any_tiny {
             for slot in 0..WIDTH {
                 self.tiny[slot] = border.tiny(slot);
@@ -70,6 +74,11 @@ impl<'g> Batch<'g> {
         }
     }
 
+    /// The cache lines of a neighbour that is probably alike.
+    pub(crate) fn lines(&self) -> usize {
+        if self.any_tiny { BORDER_LINES } else { BORDER_LINES - 1 }
+    }
+
     /// The suffix of a long key with a value.
     pub(crate) fn suffix(&self, slot: usize) -> Suffix<'g> {
         let kind: Kind = self.raws[slot].kind;
@@ -80,14 +89,12 @@ impl<'g> Batch<'g> {
         }
     }
 
-    /// Has the layers that a scan will enter fetched while it delivers what comes before them.
-    pub(crate) fn prefetch_layers(&self) {
+    /// Has the layers and buckets that a scan will enter fetched while it delivers what comes before them.
+    pub(crate) fn prefetch_links(&self) {
         for index in 0..self.permutation.len() {
             let raw = self.raws[self.permutation.slot(index)];
-            if raw.kind == LAYER {
-                for line in 0..BORDER_LINES {
-                    prefetch(raw.word.cast::<u8>().wrapping_add(64 * line));
-                }
+            if raw.kind >= LAYER {
+                prefetch_link(raw);
             }
         }
     }

@@ -11,9 +11,10 @@
 use std::{array, ptr::NonNull};
 
 use crate::{
+    bucket::{Bucket, Key},
     field::{Byte, Half, Link, LinkOrValue, LinkOrValueCell, RawValue, Ref, Word},
     guard::Guard,
-    key::{Kind, LAYER, LONG, Position, Suffix, TINY, TINY_MAX, class_of, pack_tiny},
+    key::{BUCKET, Kind, LAYER, LONG, Position, Suffix, TINY, TINY_MAX, class_of, pack_tiny},
     node::{Locked, Node},
     permutation::{Permutation, WIDTH},
     slab::Size,
@@ -62,13 +63,26 @@ impl Raw {
     /// # Safety
     /// Kind and word belong together, and the node that they are from may be used during `'g`.
     pub(crate) unsafe fn resolve<'g>(self, _guard: &'g Guard) -> LinkOrValue<'g> {
-        if self.kind == LAYER {
-            let node = NonNull::new(self.word.cast()).expect("a layer's entrance is not null");
-            // SAFETY: by the kind it is a node, protected by the guard as in `Link::load`.
-            LinkOrValue::Layer(unsafe { Ref::new(node) })
-        } else {
-            LinkOrValue::Value(self.word)
+        if self.kind < LAYER {
+            return LinkOrValue::Value(self.word);
         }
+        let target = NonNull::new(self.word).expect("a link is not null");
+        if self.kind == LAYER {
+            // SAFETY: by the kind it is a node, protected by the guard as in `Link::load`.
+            LinkOrValue::Layer(unsafe { Ref::new(target.cast::<Node>()) })
+        } else {
+            // SAFETY: by the kind it is a bucket, protected by the guard as in `Link::load`.
+            LinkOrValue::Bucket(unsafe { Ref::new(target.cast::<Bucket>()) })
+        }
+    }
+}
+
+/// The kind of a slot that holds a link.
+fn link_kind(target: LinkOrValue<'_>) -> Option<Kind> {
+    match target {
+        LinkOrValue::Value(_) => None,
+        LinkOrValue::Layer(_) => Some(LAYER),
+        LinkOrValue::Bucket(_) => Some(BUCKET),
     }
 }
 
@@ -84,7 +98,7 @@ pub(crate) struct Entry<'a> {
 /// Where a position is, or would be, in the order of a node's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
-    Found { index: usize, slot: usize },
+    Found { slot: usize },
     Missing { index: usize },
 }
 
@@ -131,7 +145,13 @@ impl Border {
     /// All slices are compared, in the order of the slots and without a branch: a search in key
     /// order pays one misprediction at random keys. Of sequential keys in cache, where it does not,
     /// this still gets 25 million a second and that one 20.
+    ///
+    /// Of a single key it is clear where it is: the layers of a prefix that all keys share.
     pub(crate) fn find(&self, permutation: Permutation, at: Position) -> Option<usize> {
+        if permutation.len() == 1 {
+            let slot = permutation.slot(0);
+            return (self.position(slot) == at).then_some(slot);
+        }
         let mut equal = 0u32;
         for (slot, slice) in self.keyslice.iter().enumerate() {
             equal |= u32::from(slice.load() == at.slice) << slot;
@@ -146,23 +166,20 @@ impl Border {
         None
     }
 
-    /// Looks for a position among the keys named by `permutation`. Linear, as in [Mao] 3.1.8.
+    /// Looks for a position among the keys named by `permutation`: first behind the last of them,
+    /// for ascending inserts, and then as `find` does, since for a key that is there no place among
+    /// the others is needed. That is looked for in key order, linearly, as in [Mao] 3.1.8.
     pub(crate) fn search(&self, permutation: Permutation, at: Position) -> Search {
-        for index in 0..permutation.len() {
-            let slot = permutation.slot(index);
-            let slice = self.keyslice[slot].load();
-            if slice < at.slice {
-                continue;
-            }
-            let here = Position { slice, class: class_of(self.kinds[slot].load()) };
-            if here == at {
-                return Search::Found { index, slot };
-            }
-            if here > at {
-                return Search::Missing { index };
-            }
+        let len = permutation.len();
+        let is_before = |index| self.position(permutation.slot(index)) < at;
+        if len == 0 || is_before(len - 1) {
+            return Search::Missing { index: len };
         }
-        Search::Missing { index: permutation.len() }
+        if let Some(slot) = self.find(permutation, at) {
+            return Search::Found { slot };
+        }
+        let index = (0..len).find(|index| !is_before(*index)).unwrap_or(len);
+        Search::Missing { index }
     }
 
     pub(crate) fn position(&self, slot: usize) -> Position {
@@ -234,12 +251,26 @@ impl<'g> Locked<'g, Border> {
         self.link_or_value[slot].store(LinkOrValue::Value(value));
     }
 
-    /// Lets a live slot lead to a layer, which holds the slot's key.
-    pub(crate) fn set_layer(&self, slot: usize, layer: Ref<'_, Node>) {
-        // A reader must not take the layer's pointer for a value.
+    /// Lets a live slot lead to a layer or a bucket, which holds what the slot held.
+    pub(crate) fn set_link(&self, slot: usize, target: LinkOrValue<'_>) {
+        // A reader must not take the pointer for a value, or for the other kind of link.
         self.word().mark_inserting();
-        self.link_or_value[slot].store(LinkOrValue::Layer(layer));
-        self.kinds[slot].store(LAYER);
+        self.link_or_value[slot].store(target);
+        self.kinds[slot].store(link_kind(target).expect("a layer or a bucket"));
+    }
+
+    /// Lets a slot that leads to a bucket lead to the next one. Readers see the old one or the new
+    /// one: no mark needed.
+    pub(crate) fn replace_bucket(&self, slot: usize, new: Ref<'_, Bucket>) {
+        self.link_or_value[slot].store(LinkOrValue::Bucket(new));
+    }
+
+    /// Puts the last key of a bucket, long and with a value, into the slot that led there.
+    pub(crate) fn set_single(&self, slot: usize, (suffix, value): Key<'_>, guard: &Guard) {
+        self.word().mark_inserting();
+        let kind = self.set_suffix(slot, suffix, guard);
+        self.set_value(slot, value);
+        self.kinds[slot].store(kind);
     }
 
     /// Replaces one entrance of a layer by a better one, if a live slot still leads to the old one.
@@ -263,22 +294,21 @@ impl<'g> Locked<'g, Border> {
         }
         self.keyslice[slot].store(entry.at.slice);
         self.link_or_value[slot].store(entry.target);
-        let kind = match entry.target {
-            LinkOrValue::Layer(_) => LAYER,
-            LinkOrValue::Value(_) if entry.at.class == LONG => {
-                self.set_suffix(slot, entry.suffix.as_bytes(), guard)
-            }
-            LinkOrValue::Value(_) => entry.at.class,
-        };
+        let kind = link_kind(entry.target).unwrap_or_else(|| match entry.at.class {
+            LONG => self.set_suffix(slot, entry.suffix.as_bytes(), guard),
+            short => short,
+        });
         self.kinds[slot].store(kind);
         // Last: this store makes the key visible (partner: the load in `permutation`).
         self.permutation.store(permutation.to_word());
     }
 
-    /// Takes the key at `index` out. What it led to is the caller's from here on.
-    pub(crate) fn take(&self, index: usize) {
+    /// Takes the key in a live slot out. What it led to is the caller's from here on.
+    pub(crate) fn take(&self, slot: usize) {
         let mut permutation = self.permutation();
-        permutation.remove(index);
+        let mut indices = 0..permutation.len();
+        let index = indices.find(|&index| permutation.slot(index) == slot);
+        permutation.remove(index.expect("the slot is live"));
         self.removed.store(1);
         self.permutation.store(permutation.to_word());
     }

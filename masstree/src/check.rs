@@ -2,6 +2,7 @@
 
 use crate::{
     border::Border,
+    bucket,
     field::{LinkOrValue, Ref},
     get::top_layer,
     guard::{Guard, pin},
@@ -18,6 +19,8 @@ pub struct Shape {
     pub keys: usize,
     /// Layers; layer 0 is always there.
     pub layers: usize,
+    /// Buckets: what layers are while they have two to four keys.
+    pub buckets: usize,
     /// Border nodes.
     pub borders: usize,
     /// Interior nodes.
@@ -31,6 +34,7 @@ impl<V: Slot> Masstree<V> {
     /// If an invariant does not hold.
     pub fn check(&mut self) -> Shape {
         let guard = pin();
+        self.collapse_emptied(&guard);
         let mut shape = Shape::default();
         let mut entrances = vec![top_layer(self.root(), &guard)];
         while let Some(entrance) = entrances.pop() {
@@ -125,6 +129,14 @@ fn check_border<'g>(
             LinkOrValue::Layer(entrance) => {
                 assert_eq!(entry.at.class, LONG);
                 entrances.push(entrance);
+            }
+            LinkOrValue::Bucket(bucket) => {
+                assert_eq!(entry.at.class, LONG);
+                let keys = bucket.keys();
+                assert!((2..=bucket::MOST).contains(&keys.len()));
+                assert!(!keys[0].0.is_empty() && keys.is_sorted_by(|a, b| a.0 < b.0));
+                shape.buckets += 1;
+                shape.keys += keys.len();
             }
             LinkOrValue::Value(_) => {
                 assert_eq!(entry.suffix.as_bytes().is_empty(), entry.at.class < LONG);

@@ -15,6 +15,7 @@
 use std::{marker::PhantomData, ops::Deref, ptr, ptr::NonNull};
 
 use crate::{
+    bucket::Bucket,
     guard::Guard,
     node::Node,
     sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -176,9 +177,11 @@ pub(crate) enum LinkOrValue<'g> {
     Value(RawValue),
     /// The root of the next layer, or a node that was its root once (see layer.rs).
     Layer(Ref<'g, Node>),
+    /// A few keys with their values, in place of a layer.
+    Bucket(Ref<'g, Bucket>),
 }
 
-/// The `link_or_value` union of [Mao] figure 3-2. The slot's kind says which of the two it is
+/// The `link_or_value` union of [Mao] figure 3-2. The slot's kind says which of them it is
 /// (border.rs), so that values may use all of its bits.
 #[derive(Debug)]
 pub(crate) struct LinkOrValueCell(AtomicPtr<()>);
@@ -198,6 +201,7 @@ impl LinkOrValueCell {
         let word = match target {
             LinkOrValue::Value(raw) => raw,
             LinkOrValue::Layer(node) => node.as_non_null().as_ptr().cast(),
+            LinkOrValue::Bucket(bucket) => bucket.as_non_null().as_ptr().cast(),
         };
         self.0.store(word, Ordering::Release);
     }

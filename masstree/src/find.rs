@@ -10,21 +10,27 @@ use crate::{
     guard::Guard,
     hook::{self, Point},
     interior::Interior,
+    key::{LONG, Position},
     node::{Locked, Node},
     version::{Version, relax},
 };
 
-/// The cache lines of a border that a lookup may need.
+/// The cache lines of a border.
 pub(crate) const BORDER_LINES: usize = 6;
 const INTERIOR_LINES: usize = 4;
+
+/// The cache lines of a border that a lookup may need: the last is for long keys only.
+pub(crate) fn border_lines(class: u8) -> usize {
+    if class < LONG { BORDER_LINES - 1 } else { BORDER_LINES }
+}
 
 /// The layer was empty and has been taken out of the tree.
 #[derive(Debug)]
 pub(crate) struct LayerGone;
 
-/// How much of a child of `interior` to fetch before it is looked at.
-pub(crate) fn child_lines(interior: Ref<'_, Interior>) -> usize {
-    if interior.get().is_over_borders() { BORDER_LINES } else { INTERIOR_LINES }
+/// How much of a child of `interior` to fetch before a key of this class is looked for in it.
+pub(crate) fn child_lines(interior: Ref<'_, Interior>, class: u8) -> usize {
+    if interior.get().is_over_borders() { border_lines(class) } else { INTERIOR_LINES }
 }
 
 /// Climbs from an entrance of a layer to its root. An entrance is a node that was once the root;
@@ -47,10 +53,10 @@ pub(crate) fn layer_root<'g>(
     }
 }
 
-/// Goes down from a layer's entrance to a border at or near `slice`, validating hand over hand.
+/// Goes down from a layer's entrance to a border at or near a position, validating hand over hand.
 pub(crate) fn find_border<'g>(
     entrance: Ref<'g, Node>,
-    slice: u64,
+    at: Position,
     guard: &'g Guard,
 ) -> Result<(Ref<'g, Border>, Version), LayerGone> {
     let mut spins = 0;
@@ -66,9 +72,9 @@ pub(crate) fn find_border<'g>(
                 continue 'retry;
             }
             // None only if the node is being filled: then it has changed.
-            let child = node.interior().get().child_for(slice, guard);
+            let child = node.interior().get().child_for(at.slice, guard);
             if let Some(child) = child {
-                child.prefetch(child_lines(node.interior()));
+                child.prefetch(child_lines(node.interior(), at.class));
                 let child_version = child.stable();
                 if !node.changed(version) {
                     (node, version) = (child, child_version);
@@ -99,17 +105,17 @@ pub(crate) fn settle<'g>(
     Ok((border, version))
 }
 
-/// Locks the border responsible for `slice`.
+/// Locks the border responsible for a position.
 pub(crate) fn lock_border<'g>(
     entrance: Ref<'g, Node>,
-    slice: u64,
+    at: Position,
     guard: &'g Guard,
 ) -> Result<Locked<'g, Border>, LayerGone> {
-    let (mut border, _) = find_border(entrance, slice, guard)?;
+    let (mut border, _) = find_border(entrance, at, guard)?;
     hook::reach(Point::BeforeLock);
     loop {
         let locked = border.lock();
-        match toward(border, locked.word().held_version(), slice, guard)? {
+        match toward(border, locked.word().held_version(), at.slice, guard)? {
             Some(neighbour) => border = neighbour,
             None => return Ok(locked),
         }

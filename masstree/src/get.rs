@@ -10,6 +10,9 @@ use crate::{
     node::{Node, prefetch},
 };
 
+/// What of a bucket is fetched before it is looked at: all, if its suffixes are short.
+const BUCKET_LINES: usize = 1;
+
 /// The value of `key`. The tree owned it at some moment of the call, so it is not dropped while
 /// the guard lives.
 pub(crate) fn get(root: &Link<Node>, key: &[u8], guard: &Guard) -> Option<RawValue> {
@@ -18,7 +21,7 @@ pub(crate) fn get(root: &Link<Node>, key: &[u8], guard: &Guard) -> Option<RawVal
         let mut rest = key;
         loop {
             let at = Position::of(rest);
-            let Ok((mut border, mut version)) = find_border(layer, at.slice, guard) else {
+            let Ok((mut border, mut version)) = find_border(layer, at, guard) else {
                 continue 'restart;
             };
             let found = loop {
@@ -37,6 +40,7 @@ pub(crate) fn get(root: &Link<Node>, key: &[u8], guard: &Guard) -> Option<RawVal
             // SAFETY: the version shows that what was read belongs together.
             match unsafe { found?.resolve(guard) } {
                 LinkOrValue::Value(raw) => return Some(raw),
+                LinkOrValue::Bucket(bucket) => return bucket.find(suffix(rest)),
                 LinkOrValue::Layer(next) => {
                     layer = next;
                     rest = suffix(rest);
@@ -64,13 +68,20 @@ pub(crate) fn read<'g>(
     let slot = border.find(border.permutation(), at)?;
     let raw = border.raw(slot);
     hook::reach(Point::TargetRead);
-    if raw.kind == LAYER {
-        // Often not the root any more, but then a step away from it.
-        for line in 0..BORDER_LINES {
-            prefetch(raw.word.cast::<u8>().wrapping_add(64 * line));
-        }
+    if raw.kind >= LAYER {
+        prefetch_link(raw);
     } else if at.class == LONG && !border.has_suffix(raw.kind, slot, suffix, guard) {
         return None;
     }
     Some(raw)
+}
+
+/// Fetches what a slot leads to: a bucket, or a node that is often not the layer's root any more,
+/// but then a step away from it.
+#[inline(always)]
+pub(crate) fn prefetch_link(raw: Raw) {
+    let lines = if raw.kind == LAYER { BORDER_LINES } else { BUCKET_LINES };
+    for line in 0..lines {
+        prefetch(raw.word.cast::<u8>().wrapping_add(64 * line));
+    }
 }

@@ -83,6 +83,7 @@ impl Interior {
     /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8. Counting all smaller keys
     /// without a branch saves the misprediction, but then the next node's address waits for the
     /// keys: lookups of sequential keys no longer overlap, and do 9 instead of 25 million a second.
+    #[inline(always)]
     pub(crate) fn child_for<'g>(&self, slice: u64, guard: &'g Guard) -> Option<Ref<'g, Node>> {
         let nkeys = self.nkeys();
         let mut index = 0;

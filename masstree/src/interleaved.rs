@@ -4,6 +4,7 @@ use std::{cell::Cell, collections::BTreeSet, ops::Bound, rc::Rc, sync::Arc, thre
 
 use crate::{
     Masstree,
+    bucket::MOST,
     field::LinkOrValue,
     get::top_layer,
     guard::pin,
@@ -33,6 +34,8 @@ fn put(tree: &Tree, key: &[u8]) {
 
 fn remove(tree: &Tree, key: &[u8]) {
     assert_eq!(*tree.remove(key, &pin()).expect("the key is there"), value_of(key));
+    // At once, to have it happen where the test wants it.
+    tree.collapse_emptied(&pin());
 }
 
 fn get(tree: &Tree, key: &[u8]) -> Option<u64> {
@@ -115,20 +118,62 @@ fn slot_reused_under_a_get() {
     }
 }
 
-/// A key that becomes a layer keeps its value visible, even when its old suffix goes away.
+/// A key that goes to a bucket or a layer, from its slot or from a bucket, keeps its value visible,
+/// even when its old suffix goes away. So does one that comes back to the slot.
 #[test]
-fn layer_made_under_a_get() {
+fn buckets_and_layers_made_under_a_get() {
     let long = |last: u8| [&b"one slice + "[..], &[last]].concat();
     for point in [Point::TargetRead, Point::SlotRead] {
-        let tree = tree_of([long(1)]);
-        at(point, 0, &tree, move |tree| {
-            put(tree, &long(2));
-            // Makes the suffix block outgrow its size: the old suffix is not copied.
-            put(tree, &[&b"another "[..], &[b'x'; 400]].concat());
-        });
-        assert_has(&tree, &long(1));
-        assert_has(&tree, &long(2));
-        assert_eq!(finish(tree).layers, 2);
+        for before in 1..MOST as u8 + 1 {
+            for after in 1..MOST as u8 + 2 {
+                let tree = tree_of((1..=before).map(long));
+                at(point, 0, &tree, move |tree| {
+                    (before + 1..=after).for_each(|i| put(tree, &long(i)));
+                    (after + 1..=before).for_each(|i| remove(tree, &long(i)));
+                    // Makes the suffix block outgrow its size: the old suffix is not copied.
+                    put(tree, &[&b"another "[..], &[b'x'; 400]].concat());
+                });
+                (1..=after).for_each(|i| assert_has(&tree, &long(i)));
+                let shape = finish(tree);
+                let is_layer = usize::from(after) > MOST;
+                assert_eq!(shape.layers, 1 + usize::from(is_layer));
+                assert_eq!(shape.buckets, usize::from(after > 1 && !is_layer));
+            }
+        }
+    }
+}
+
+/// A get, or a scan, holds a bucket that is replaced.
+#[test]
+fn bucket_replaced_under_its_readers() {
+    let long = |last: u8| [&b"one slice + "[..], &[last]].concat();
+    type Action = fn(&Tree, [Vec<u8>; 2]);
+    let actions: [Action; 3] = [
+        |tree, [own, other]| {
+            remove(tree, &other);
+            put(tree, &own);
+        },
+        |tree, [own, other]| {
+            remove(tree, &other);
+            remove(tree, &own);
+            put(tree, &own);
+        },
+        |tree, _| (10..14).for_each(|i| put(tree, &[&b"one slice + "[..], &[i]].concat())),
+    ];
+    for action in actions {
+        for point in [Point::TargetRead, Point::SlotRead] {
+            let tree = tree_of((1..4).map(long));
+            at(point, 0, &tree, move |tree| action(tree, [long(2), long(3)]));
+            assert_has(&tree, &long(2));
+            finish(tree);
+        }
+        for reverse in [false, true] {
+            let tree = tree_of((1..4).map(long));
+            at(Point::BatchRead, 0, &tree, move |tree| action(tree, [long(2), long(3)]));
+            assert_scan_sees(&tree, reverse, [long(1)]);
+            assert_has(&tree, &long(2));
+            finish(tree);
+        }
     }
 }
 
@@ -277,6 +322,11 @@ fn deep(i: u64) -> Vec<u8> {
     [&b"one slicetwo more"[..], &n(i)].concat()
 }
 
+/// So many that they have layers to themselves.
+fn crowd() -> impl Iterator<Item = Vec<u8>> {
+    (1..=5).map(deep)
+}
+
 fn around() -> [Vec<u8>; 4] {
     [b"a".to_vec(), b"one".to_vec(), b"one slice".to_vec(), b"z after the layers".to_vec()]
 }
@@ -284,14 +334,14 @@ fn around() -> [Vec<u8>; 4] {
 /// A reverse scan that never ends over an empty layer.
 #[test]
 fn scans_meet_an_empty_layer() {
-    let tree = tree_of(around().into_iter().chain([deep(1), deep(2)]));
-    remove(&tree, &deep(1));
+    let tree = tree_of(around().into_iter().chain(crowd()));
+    (1..5).for_each(|i| remove(&tree, &deep(i)));
     at(Point::BeforeCollapse, 0, &tree, |tree| {
-        assert_eq!(get(tree, &deep(2)), None);
+        assert_eq!(get(tree, &deep(5)), None);
         assert_eq!(scan(tree, true), around());
         assert_eq!(scan(tree, false), around());
     });
-    remove(&tree, &deep(2));
+    remove(&tree, &deep(5));
     assert_eq!(scan(&tree, true), around());
     // "one slice" stays in the layer that it was put into.
     assert_eq!(finish(tree).layers, 2);
@@ -325,30 +375,29 @@ fn layer_collapses_under_a_scan() {
 #[test]
 fn insert_races_with_the_removal_of_a_layers_last_key() {
     // The insert comes after the layer was emptied and before it is collapsed.
-    let tree = tree_of([deep(1), deep(2)]);
-    remove(&tree, &deep(1));
+    let tree = tree_of(crowd());
+    (1..5).for_each(|i| remove(&tree, &deep(i)));
     at(Point::BeforeCollapse, 0, &tree, |tree| put(tree, &deep(3)));
-    remove(&tree, &deep(2));
+    remove(&tree, &deep(5));
     assert_has(&tree, &deep(3));
-    assert_eq!((get(&tree, &deep(2)), scan(&tree, true)), (None, vec![deep(3)]));
+    assert_eq!((get(&tree, &deep(5)), scan(&tree, true)), (None, vec![deep(3)]));
     assert_eq!(finish(tree).layers, 4);
 
     // The insert has entered, or even chosen its border, when the layer is emptied and collapsed.
     for point in [Point::LayerEntered, Point::BeforeLock] {
         for nth in 0..4 {
             for refill in [false, true] {
-                let tree = tree_of([deep(1), deep(2)]);
+                let tree = tree_of(crowd());
                 at(point, nth, &tree, move |tree| {
-                    remove(tree, &deep(1));
-                    remove(tree, &deep(2));
+                    crowd().for_each(|key| remove(tree, &key));
                     if refill {
-                        put(tree, &deep(4));
+                        (10..15).for_each(|i| put(tree, &deep(i)));
                     }
                 });
-                put(&tree, &deep(3));
-                assert_has(&tree, &deep(3));
+                put(&tree, &deep(7));
+                assert_has(&tree, &deep(7));
                 assert_eq!(get(&tree, &deep(1)), None);
-                assert_eq!(scan(&tree, false).len(), 1 + usize::from(refill));
+                assert_eq!(scan(&tree, false).len(), if refill { 6 } else { 1 });
                 assert_eq!(finish(tree).layers, if refill { 4 } else { 1 });
             }
         }
@@ -359,10 +408,9 @@ fn insert_races_with_the_removal_of_a_layers_last_key() {
 #[test]
 fn layer_collapses_under_a_get() {
     for nth in 0..2 {
-        let tree = tree_of([deep(1), deep(2)]);
+        let tree = tree_of(crowd());
         at(Point::LayerEntered, nth, &tree, |tree| {
-            remove(tree, &deep(1));
-            remove(tree, &deep(2));
+            crowd().for_each(|key| remove(tree, &key));
             put(tree, &deep(2));
         });
         assert_has(&tree, &deep(2));
@@ -378,14 +426,13 @@ fn slot_of_a_layer_is_reused_for_another() {
     for nth in 1..4 {
         // Fifteen keys, so that the only free slot is the layer's old one.
         let fill = (0..WIDTH as u64 - 1).map(|i| n(i).to_vec());
-        let tree = tree_of(fill.chain([deep(1), deep(2)]));
+        let tree = tree_of(fill.chain(crowd()));
         at(Point::LayerEntered, nth, &tree, move |tree| {
-            remove(tree, &deep(1));
-            remove(tree, &deep(2));
+            crowd().for_each(|key| remove(tree, &key));
             (0..40).for_each(|i| put(tree, &other(i)));
         });
-        put(&tree, &deep(3));
-        assert_has(&tree, &deep(3));
+        put(&tree, &deep(7));
+        assert_has(&tree, &deep(7));
         (0..40).for_each(|i| assert_has(&tree, &other(i)));
         assert_eq!(finish(tree).keys, WIDTH - 1 + 41);
     }
@@ -406,7 +453,7 @@ fn slot_of_a_layer_is_reused_before_its_refresh() {
             true
         });
         doomed.iter().for_each(|key| remove(tree, key));
-        (0..2).for_each(|i| put(tree, &other(i)));
+        (0..5).for_each(|i| put(tree, &other(i)));
     });
     let mut i = 0;
     while get(&tree, &other(1)).is_none() {
@@ -414,8 +461,8 @@ fn slot_of_a_layer_is_reused_before_its_refresh() {
         i += 1;
     }
     assert_has(&tree, &key(i - 1));
-    (0..2).for_each(|i| assert_has(&tree, &other(i)));
-    assert_eq!(finish(tree).keys, WIDTH - 1 + 3);
+    (0..5).for_each(|i| assert_has(&tree, &other(i)));
+    assert_eq!(finish(tree).keys, WIDTH - 1 + 6);
 }
 
 /// The slots of layers whose roots have split lead to the new roots after one more put.
@@ -440,14 +487,14 @@ fn entrances_are_brought_up_to_date() {
 fn stale_layer_root() {
     for nth in 0..2 {
         let grow = |tree: &Tree| (100..1000).for_each(|i| put(tree, &deep(i)));
-        let tree = tree_of([deep(1), deep(2), deep(900_000)]);
+        let tree = tree_of(crowd().chain([deep(900_000)]));
         at(Point::LayerEntered, nth, &tree, grow);
         assert_has(&tree, &deep(900_000));
         at(Point::LayerEntered, nth + 1, &tree, |tree| {
             (1000..4000).for_each(|i| put(tree, &deep(i)));
         });
         put(&tree, &deep(5000));
-        let all = (1..3).chain(100..4000).chain([5000, 900_000]);
+        let all = (1..6).chain(100..4000).chain([5000, 900_000]);
         all.clone().for_each(|i| assert_has(&tree, &deep(i)));
         for reverse in [false, true] {
             assert_scan_sees(&tree, reverse, all.clone().map(deep));
@@ -486,21 +533,24 @@ fn borders_change_under_a_scan() {
     }
 }
 
-/// A key that the scan has copied becomes a layer, before or after it is delivered.
+/// A key that the scan has copied becomes a bucket or a layer, before or after it is delivered.
 #[test]
 fn layer_made_under_a_scan() {
     let key = |i: u64, last: u8| [n(i), *b"two more", [last; 8]].concat();
-    for reverse in [false, true] {
+    for (reverse, others) in
+        [(false, &[4, 6][..]), (true, &[4, 6]), (false, &[3, 4, 6, 7]), (true, &[3, 4, 6, 7])]
+    {
         for point in [Point::BatchRead, Point::BetweenBorders] {
             for nth in 0..3 {
                 let tree = tree_of((0..60).map(|i| key(i, 5)));
                 at(point, nth, &tree, move |tree| {
-                    (0..60).for_each(|i| put(tree, &key(i, 4)));
-                    (0..60).for_each(|i| put(tree, &key(i, 6)));
+                    others.iter().for_each(|last| (0..60).for_each(|i| put(tree, &key(i, *last))));
                 });
                 let seen = assert_scan_sees(&tree, reverse, (0..60).map(|i| key(i, 5)));
-                assert!(seen.len() < 180, "the scan began before the layers");
-                assert_eq!(finish(tree).layers, 1 + 2 * 60);
+                assert!(seen.len() < 60 * (1 + others.len()), "the scan began before the others");
+                let shape = finish(tree);
+                let wanted = if others.len() < MOST { (1, 60) } else { (1 + 2 * 60, 0) };
+                assert_eq!((shape.layers, shape.buckets), wanted);
             }
         }
     }
@@ -510,10 +560,9 @@ fn layer_made_under_a_scan() {
 #[test]
 fn layer_made_at_the_start_of_a_scan() {
     let key = |last: u8| [&b"one slicetwo more"[..], &[last]].concat();
-    for reverse in [false, true] {
+    for (reverse, before) in [(false, 4..5), (true, 4..5), (false, 1..5), (true, 1..5)] {
         let tree = tree_of([b"a".to_vec(), key(5), b"z".to_vec()]);
-        // The first batch is read again, since its border splits.
-        at(Point::BatchRead, 0, &tree, move |tree| put(tree, &key(3)));
+        at(Point::BatchRead, 0, &tree, move |tree| before.for_each(|i| put(tree, &key(i))));
         let mut seen = Vec::new();
         let visit = |found: &[u8], _: &Arc<u64>| {
             seen.push(found.to_vec());

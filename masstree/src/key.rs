@@ -20,7 +20,7 @@ pub(crate) const PAST: u8 = 10;
 pub(crate) const TINY_MAX: usize = 4;
 
 /// What a slot holds, in a byte: a short key's class, with its value; `LONG`, for a value whose
-/// key's suffix is in the node's block; `TINY` and the suffix's length; or `LAYER`.
+/// key's suffix is in the node's block; `TINY` and the suffix's length; `LAYER` or `BUCKET`.
 pub(crate) type Kind = u8;
 
 /// See [`Kind`].
@@ -28,6 +28,9 @@ pub(crate) const TINY: Kind = 16;
 
 /// See [`Kind`]. The slot leads to the next layer.
 pub(crate) const LAYER: Kind = 32;
+
+/// See [`Kind`]. The slot leads to a bucket: kinds from `LAYER` on are links.
+pub(crate) const BUCKET: Kind = 33;
 
 /// The class of a slot's key.
 pub(crate) fn class_of(kind: Kind) -> u8 {

@@ -8,29 +8,29 @@
 
 use crate::{
     border::{Border, Entry},
-    field::{LinkOrValue, RawValue, Ref},
+    bucket::{Bucket, Key},
+    field::{LinkOrValue, Ref},
     guard::Guard,
     key::{LONG, Position, Suffix, suffix},
     node::{Locked, Node},
 };
 
-/// Builds the layers that hold two different keys whose `(rest, value)` are given: one for every
-/// slice that both share and go beyond, and one that tells them apart. A loop, so that keys may
-/// share any number of slices.
-pub(crate) fn build_layers<'g>(
-    old: (&[u8], RawValue),
-    new: (&[u8], RawValue),
-    guard: &Guard,
-) -> Ref<'g, Node> {
-    let (mut old_rest, mut new_rest) = (old.0, new.0);
+/// Builds the layers that hold different keys, ascending, whose suffixes and values are given: one
+/// for every slice that all share and go beyond, and one that tells some of them apart. A loop, so
+/// that keys may share any number of slices.
+pub(crate) fn build_layers<'g>(keys: &mut [Key<'_>], guard: &Guard) -> Ref<'g, Node> {
     let mut shared = Vec::new();
-    while Position::of(old_rest) == Position::of(new_rest) {
-        shared.push(Position::of(new_rest));
-        assert!(old_rest.len() >= usize::from(LONG), "equal keys never need a new layer");
-        (old_rest, new_rest) = (suffix(old_rest), suffix(new_rest));
+    loop {
+        let at = Position::of(keys[0].0);
+        if keys.iter().any(|(rest, _)| Position::of(rest) != at) {
+            break;
+        }
+        assert!(at.class == LONG, "equal keys never need a new layer");
+        shared.push(at);
+        keys.iter_mut().for_each(|(rest, _)| *rest = suffix(rest));
     }
-    let mut last = [value_entry(old_rest, old.1), value_entry(new_rest, new.1)];
-    last.sort_by_key(|entry| entry.at);
+    let groups = keys.chunk_by_mut(|a, b| Position::of(a.0) == Position::of(b.0));
+    let last: Vec<_> = groups.map(entry_of).collect();
     let mut layer: Ref<'g, Node> = layer_of(&last, guard);
     for at in shared.into_iter().rev() {
         layer = layer_of(
@@ -41,9 +41,16 @@ pub(crate) fn build_layers<'g>(
     layer
 }
 
-fn value_entry(rest: &[u8], value: RawValue) -> Entry<'_> {
-    let suffix = Suffix::Bytes(suffix(rest));
-    Entry { at: Position::of(rest), target: LinkOrValue::Value(value), suffix }
+/// The entry for keys that share a slice; fewer than would burst a bucket.
+fn entry_of<'k>(keys: &mut [Key<'k>]) -> Entry<'k> {
+    let at = Position::of(keys[0].0);
+    keys.iter_mut().for_each(|(rest, _)| *rest = suffix(rest));
+    match keys {
+        [(suffix, value)] => {
+            Entry { at, target: LinkOrValue::Value(*value), suffix: Suffix::Bytes(suffix) }
+        }
+        _ => Entry { at, target: LinkOrValue::Bucket(Bucket::of(keys)), suffix: Suffix::NONE },
+    }
 }
 
 /// A layer of one border with the given keys.

@@ -4,14 +4,16 @@
 //! is a B+tree over 8-byte *slices* of the keys. Readers write no shared memory and validate what
 //! they read against per-node versions; writers lock single nodes.
 //!
-//! The crate's README.md says how to use it, and how it compares with other maps.
-//!
 //! Invariant: what a reader can reach stays allocated while its `Guard` lives.
 //! Deliberately absent: atomic range reads, merging of small nodes, recursion.
+//!
+//! What follows is the crate's README.
+#![doc = include_str!("../README.md")]
 
 mod batch;
 mod border;
 mod borrow;
+mod bucket;
 mod check;
 mod collapse;
 mod columns;
@@ -54,8 +56,3 @@ pub use range::Range;
 pub use slab::live_nodes;
 pub use slot::Slot;
 pub use tree::Masstree;
-
-/// The examples of the README, so that they run.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

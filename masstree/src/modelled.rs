@@ -307,3 +307,69 @@ fn loom_deleted_border_hands_its_range_over() {
         removing.join().unwrap();
     });
 }
+
+/// A border's slot whose bucket is replaced by a copy with one key more. Key X is in both.
+struct Buckets {
+    version: VersionWord,
+    /// Which bucket the slot leads to.
+    link: Word,
+    value_of_x: [Word; 2],
+}
+
+impl Buckets {
+    fn copy(&self, under_the_lock: bool) {
+        let early = (!under_the_lock).then(|| self.value_of_x[0].load());
+        self.version.lock();
+        self.value_of_x[1].store(early.unwrap_or_else(|| self.value_of_x[0].load()));
+        self.link.store(1);
+        self.version.unlock();
+    }
+
+    fn update(&self) {
+        self.version.lock();
+        self.value_of_x[self.link.load() as usize].store(20);
+        self.version.unlock();
+    }
+
+    /// A reader validates the link, and then reads what never changes but for its values.
+    fn read(&self) -> u64 {
+        loop {
+            let seen = self.version.stable();
+            let bucket = self.link.load() as usize;
+            if !self.version.changed(seen) {
+                return self.value_of_x[bucket].load();
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+fn bucket_copy(under_the_lock: bool) {
+    model(move || {
+        let buckets = Arc::new(Buckets {
+            version: unlocked(true, true),
+            link: Word::new(0),
+            value_of_x: [Word::new(10), Word::new(0)],
+        });
+        let (copier, updater) = (buckets.clone(), buckets.clone());
+        let copying = thread::spawn(move || copier.copy(under_the_lock));
+        let updating = thread::spawn(move || updater.update());
+        let seen = [buckets.read(), buckets.read()];
+        assert!(matches!(seen, [10, 10 | 20] | [20, 20]), "a value went back");
+        copying.join().unwrap();
+        updating.join().unwrap();
+        assert_eq!(buckets.read(), 20, "an update was lost");
+    });
+}
+
+/// The copy stores no mark: readers of either bucket see the key with a value of their time.
+#[test]
+fn loom_buckets_are_replaced_without_a_mark() {
+    bucket_copy(true);
+}
+
+#[test]
+#[should_panic(expected = "an update was lost")]
+fn loom_bucket_copied_before_the_lock_loses_an_update() {
+    bucket_copy(false);
+}

@@ -8,6 +8,7 @@
 use std::array;
 
 use crate::{
+    bucket::Bucket,
     field::{Link, LinkOrValue, RawValue, Ref},
     find::child_lines,
     get::{get, read, top_layer},
@@ -28,6 +29,8 @@ struct Lane<'g, 'k> {
     /// The node above in the layer, to be validated once this one's version is known; none at a
     /// layer's entrance.
     above: Option<(Ref<'g, Node>, Version)>,
+    /// The bucket that the way has led to.
+    bucket: Option<Ref<'g, Bucket>>,
 }
 
 enum Step {
@@ -39,6 +42,9 @@ enum Step {
 
 impl<'g> Lane<'g, '_> {
     fn step(&mut self, guard: &'g Guard) -> Step {
+        if let Some(bucket) = self.bucket {
+            return Step::Found(bucket.find(self.rest));
+        }
         let node = self.node;
         let version = node.stable();
         let valid = match self.above {
@@ -52,7 +58,7 @@ impl<'g> Lane<'g, '_> {
         if !version.is_border() {
             let interior = node.interior();
             let Some(child) = interior.get().child_for(at.slice, guard) else { return Step::Lost };
-            child.prefetch(child_lines(interior));
+            child.prefetch(child_lines(interior, at.class));
             *self = Lane { node: child, above: Some((node, version)), ..*self };
             return Step::Moved;
         }
@@ -69,7 +75,11 @@ impl<'g> Lane<'g, '_> {
             None => Step::Found(None),
             Some(LinkOrValue::Value(raw)) => Step::Found(Some(raw)),
             Some(LinkOrValue::Layer(next)) => {
-                *self = Lane { rest: suffix(self.rest), node: next, above: None };
+                *self = Lane { rest: suffix(self.rest), node: next, above: None, ..*self };
+                Step::Moved
+            }
+            Some(LinkOrValue::Bucket(bucket)) => {
+                *self = Lane { rest: suffix(self.rest), bucket: Some(bucket), ..*self };
                 Step::Moved
             }
         }
@@ -98,6 +108,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
             rest: keys.get(i).map_or(&[], AsRef::as_ref),
             node: top,
             above: None,
+            bucket: None,
         });
         let mut active = (1u32 << keys.len()) - 1;
         while active != 0 {

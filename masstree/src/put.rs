@@ -5,13 +5,14 @@
 
 use crate::{
     border::{Border, Entry, Search},
-    collapse::collapse,
+    bucket::{Bucket, Keys, MOST},
+    collapse::Emptied,
     field::{Link, LinkOrValue, RawValue, Ref},
     find::{BORDER_LINES, LayerGone, layer_root, lock_border},
     get::top_layer,
     guard::Guard,
     hook::{self, Point},
-    key::{LONG, Position, Suffix, suffix},
+    key::{LONG, Position, SLICE, Suffix, suffix},
     layer::build_layers,
     node::{Locked, Node},
     remove::unlink_if_empty,
@@ -28,7 +29,7 @@ pub(crate) enum Change {
 /// Lets `decide` choose what happens to `key`, given its value. Returns that value; if it was
 /// replaced or removed, it is no longer the tree's, and the caller has to retire it.
 pub(crate) fn change(
-    root: &Link<Node>,
+    (root, emptied): (&Link<Node>, &Emptied),
     key: &[u8],
     guard: &Guard,
     decide: impl FnOnce(Option<RawValue>) -> Change,
@@ -45,7 +46,7 @@ pub(crate) fn change(
             let at = Position::of(rest);
             let search = border.search(border.permutation(), at);
             let outcome = match search {
-                Search::Found { index, slot } => match border.target(slot, guard) {
+                Search::Found { slot } => match border.target(slot, guard) {
                     LinkOrValue::Layer(next) => {
                         above = Above::Slot(border.as_ref(), slot);
                         entrance = next;
@@ -54,15 +55,21 @@ pub(crate) fn change(
                         depth += 1;
                         continue;
                     }
-                    LinkOrValue::Value(old) => {
-                        change_found(border, (index, slot), old, rest, guard, decide)
-                    }
+                    LinkOrValue::Bucket(bucket) => Outcome::simple(change_bucket(
+                        border,
+                        slot,
+                        bucket,
+                        suffix(rest),
+                        guard,
+                        decide,
+                    )),
+                    LinkOrValue::Value(old) => change_found(border, slot, old, rest, guard, decide),
                 },
                 Search::Missing { index } => change_missing(border, index, rest, guard, decide),
             };
             if outcome.layer_looks_empty && depth > 0 {
                 hook::reach(Point::BeforeCollapse);
-                collapse(root, key, depth, guard);
+                emptied.add(root, &key[..depth * SLICE], guard);
             }
             return outcome.old;
         }
@@ -106,12 +113,12 @@ fn enter_and_lock<'g>(
             Above::Slot(border, slot) => border.lock().replace_layer(slot, entrance, root),
         }
     }
-    lock_border(root, Position::of(rest).slice, guard)
+    lock_border(root, Position::of(rest), guard)
 }
 
 fn change_found<'g>(
     border: Locked<'g, Border>,
-    (index, slot): (usize, usize),
+    slot: usize,
     old: RawValue,
     rest: &[u8],
     guard: &'g Guard,
@@ -119,11 +126,11 @@ fn change_found<'g>(
 ) -> Outcome {
     let is_long = rest.len() >= usize::from(LONG);
     if is_long && !border.key_has_suffix(slot, suffix(rest), guard) {
-        // Another key has this slice: it moves to a new layer together with ours.
+        // Another key has this slice: it moves to a bucket together with ours.
         if let Change::Set(new) = decide(None) {
             let other = border.entry(slot, guard).suffix;
-            let layer = build_layers((other.as_bytes(), old), (suffix(rest), new), guard);
-            border.set_layer(slot, layer);
+            let keys = Keys::pair((other.as_bytes(), old), (suffix(rest), new));
+            border.set_link(slot, LinkOrValue::Bucket(Bucket::of(&keys)));
         }
         return Outcome::simple(None);
     }
@@ -134,11 +141,51 @@ fn change_found<'g>(
             Outcome::simple(Some(old))
         }
         Change::Remove => {
-            border.take(index);
+            border.take(slot);
             let layer_looks_empty = unlink_if_empty(border, guard);
             Outcome { old: Some(old), layer_looks_empty }
         }
     }
+}
+
+/// Changes a key that shares its slice with those of a bucket. Apart, as `find` is.
+#[inline(never)]
+fn change_bucket<'g>(
+    border: Locked<'g, Border>,
+    slot: usize,
+    bucket: Ref<'g, Bucket>,
+    suffix: &[u8],
+    guard: &'g Guard,
+    decide: impl FnOnce(Option<RawValue>) -> Change,
+) -> Option<RawValue> {
+    let mut keys = bucket.keys();
+    let place = bucket.search(suffix);
+    let old = place.ok().map(|index| bucket.value(index));
+    match (place, decide(old)) {
+        (Ok(index), Change::Set(new)) => {
+            bucket.set_value(index, new);
+            return old;
+        }
+        (Ok(index), Change::Remove) => {
+            keys.remove(index);
+            match *keys {
+                [single] => border.set_single(slot, single, guard),
+                _ => border.replace_bucket(slot, Bucket::of(&keys)),
+            }
+        }
+        (Err(index), Change::Set(new)) => {
+            keys.insert(index, (suffix, new));
+            if keys.len() <= MOST {
+                border.replace_bucket(slot, Bucket::of(&keys));
+            } else {
+                let layer = build_layers(&mut keys, guard);
+                border.set_link(slot, LinkOrValue::Layer(layer));
+            }
+        }
+        (_, Change::Keep | Change::Remove) => return old,
+    }
+    bucket.retire(guard);
+    old
 }
 
 fn change_missing<'g>(

@@ -12,8 +12,9 @@ use std::{borrow::Cow, ops::Bound};
 use crate::{
     batch::Batch,
     border::Border,
+    bucket::Bucket,
     field::{Link, LinkOrValue, RawValue, Ref},
-    find::{BORDER_LINES, LayerGone, find_border, settle},
+    find::{LayerGone, find_border, settle},
     get::top_layer,
     guard::Guard,
     hook::{self, Point},
@@ -72,6 +73,8 @@ pub(crate) struct Cursor<'g, 'k> {
     batch: Batch<'g>,
     /// How far the batch is delivered: so many of its keys, from the end where the scan began.
     delivered: usize,
+    /// How much is delivered of the bucket that comes next in the batch.
+    of_bucket: usize,
 }
 
 enum Delivered {
@@ -103,6 +106,7 @@ impl<'g, 'k> Cursor<'g, 'k> {
             limit: None,
             batch: Batch::default(),
             delivered: 0,
+            of_bucket: 0,
         };
         cursor.start_layer(limit);
         cursor
@@ -181,7 +185,7 @@ impl<'g, 'k> Cursor<'g, 'k> {
         // more, so that only class 0 of the very first slice is left, which has none before it.
         let slice = self.at.slice;
         let (mut border, mut version) = match self.near {
-            Near::Entrance(node) => find_border(node, slice, self.guard)?,
+            Near::Entrance(node) => find_border(node, self.at, self.guard)?,
             Near::Border(border) => (border, border.stable()),
         };
         loop {
@@ -199,9 +203,9 @@ impl<'g, 'k> Cursor<'g, 'k> {
             Direction::Descending => border.prev.load(self.guard),
         };
         if let Some(beyond) = beyond {
-            beyond.node().prefetch(BORDER_LINES);
+            beyond.node().prefetch(self.batch.lines());
         }
-        self.batch.prefetch_layers();
+        self.batch.prefetch_links();
         Ok(())
     }
 
@@ -229,25 +233,81 @@ impl<'g, 'k> Cursor<'g, 'k> {
                     self.enter_layer(at.slice, next, limit);
                     return Delivered::EnteredLayer;
                 }
+                LinkOrValue::Bucket(bucket) => {
+                    if !self.deliver_bucket(at, bucket, limit, visit) {
+                        // Goes on with the rest of the bucket.
+                        self.delivered -= 1;
+                        return Delivered::Stopped;
+                    }
+                    self.move_past(at);
+                    continue;
+                }
                 LinkOrValue::Value(raw) => raw,
             };
-            self.at = match self.direction {
-                Direction::Ascending => Position { slice: at.slice, class: at.class + 1 },
-                Direction::Descending => at,
-            };
+            self.move_past(at);
             let suffix = self.batch.suffix(slot);
-            if limit.is_some_and(|limit| self.excludes(limit, suffix.as_bytes())) {
-                continue;
-            }
-            self.key.truncate(self.above.len() * SLICE);
-            let bytes = at.slice.to_be_bytes();
-            self.key.extend_from_slice(&bytes[..usize::from(at.class).min(SLICE)]);
-            self.key.extend_from_slice(suffix.as_bytes());
-            if !visit(&self.key, raw) {
+            if !self.deliver_key(at, suffix.as_bytes(), limit, raw, visit) {
                 return Delivered::Stopped;
             }
         }
         Delivered::All
+    }
+
+    fn move_past(&mut self, at: Position) {
+        self.at = match self.direction {
+            Direction::Ascending => Position { slice: at.slice, class: at.class + 1 },
+            Direction::Descending => at,
+        };
+    }
+
+    /// Visits a key unless the limit excludes it. False if `visit` wants no more.
+    #[inline(always)]
+    fn deliver_key(
+        &mut self,
+        at: Position,
+        suffix: &[u8],
+        limit: Option<Limit>,
+        raw: RawValue,
+        visit: &mut impl FnMut(&[u8], RawValue) -> bool,
+    ) -> bool {
+        if limit.is_some_and(|limit| self.excludes(limit, suffix)) {
+            return true;
+        }
+        let start = self.above.len() * SLICE;
+        self.key.truncate(start);
+        // All of it first: copying an unknown number of bytes would be a call.
+        self.key.extend_from_slice(&at.slice.to_be_bytes());
+        if at.class == LONG {
+            self.key.extend_from_slice(suffix);
+        } else {
+            self.key.truncate(start + usize::from(at.class));
+        }
+        visit(&self.key, raw)
+    }
+
+    /// Visits what is left of a bucket. False if `visit` wants no more.
+    #[inline(never)]
+    fn deliver_bucket(
+        &mut self,
+        at: Position,
+        bucket: Ref<'g, Bucket>,
+        limit: Option<Limit>,
+        visit: &mut impl FnMut(&[u8], RawValue) -> bool,
+    ) -> bool {
+        let len = bucket.get().len();
+        while self.of_bucket < len {
+            let index = match self.direction {
+                Direction::Ascending => self.of_bucket,
+                Direction::Descending => len - 1 - self.of_bucket,
+            };
+            self.of_bucket += 1;
+            let (suffix, raw) = (bucket.suffix(index), bucket.value(index));
+            if !self.deliver_key(at, suffix, limit, raw, visit) {
+                return false;
+            }
+        }
+        self.of_bucket = 0;
+        true
     }
 
     fn is_ahead(&self, at: Position) -> bool {

@@ -1,4 +1,4 @@
-//! Memory for nodes: two sizes, carved from large blocks that ask for huge pages ([Mao] 3.3.2,
+//! Memory for nodes and small buckets: three sizes, carved from large blocks that ask for huge pages ([Mao] 3.3.2,
 //! "+Superpage").
 //!
 //! A random lookup in a tree beyond the caches misses the TLB where it misses the cache, and pays
@@ -23,20 +23,23 @@ const BLOCK: usize = 2 << 20;
 /// Blocks grow with what is in use, up to this.
 const BLOCK_MAX: usize = 32 << 20;
 
-/// Which of the sizes. Both are multiples of a cache line.
+/// Which of the sizes. All are multiples of a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Size {
     Border = 0,
     Interior = 1,
+    /// A cache line, for a bucket of short suffixes.
+    Line = 2,
 }
 
-const SIZES: usize = 2;
+const SIZES: usize = 3;
 
 impl Size {
-    fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Size::Border => size_of::<crate::border::Border>(),
             Size::Interior => size_of::<crate::interior::Interior>(),
+            Size::Line => 64,
         }
     }
 }
@@ -106,7 +109,7 @@ struct Shared {
 unsafe impl Send for Shared {}
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared {
-    batches: [Vec::new(), Vec::new()],
+    batches: [const { Vec::new() }; SIZES],
     run: None,
     run_bytes: 0,
     total_bytes: 0,
@@ -253,8 +256,8 @@ pub(crate) unsafe fn give(node: NonNull<u8>, size: Size) {
     }
 }
 
-/// How many nodes all trees of the process use, those included that wait for guards to go. Exact
-/// once all other threads that have changed trees are gone. Always 0 under Miri and fuzzers, which
+/// How many nodes all trees of the process use, small buckets and those included that wait for
+/// guards to go. Exact once all other threads that have changed trees are gone. Always 0 under Miri and fuzzers, which
 /// watch every allocation themselves.
 pub fn live_nodes() -> usize {
     let own = CACHE.try_with(|cache| std::mem::take(&mut cache.borrow_mut().live)).unwrap_or(0);

@@ -9,6 +9,8 @@ use std::{
 use crate::{
     border::Border,
     borrow::Borrowed,
+    bucket::Bucket,
+    collapse::Emptied,
     counter::Counter,
     entry::Entry,
     field::{Link, LinkOrValue, RawValue, Ref},
@@ -51,6 +53,7 @@ use crate::{
 /// ```
 pub struct Masstree<V: Slot> {
     root: Link<Node>,
+    emptied: Emptied,
     len: Counter,
     values: PhantomData<V>,
 }
@@ -59,11 +62,35 @@ impl<V: Slot> Masstree<V> {
     /// An empty map.
     pub fn new() -> Self {
         let root = Border::new_locked(0, true).as_ref().node();
-        Masstree { root: Link::to(root), len: Counter::default(), values: PhantomData }
+        Masstree {
+            root: Link::to(root),
+            emptied: Emptied::default(),
+            len: Counter::default(),
+            values: PhantomData,
+        }
     }
 
     pub(crate) fn root(&self) -> &Link<Node> {
         &self.root
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn emptied(&self) -> &Emptied {
+        &self.emptied
+    }
+
+    /// Takes out the empty layers that have been left in the tree.
+    pub(crate) fn collapse_emptied(&self, guard: &Guard) {
+        self.emptied.collapse_all(&self.root, guard);
+    }
+
+    fn change(
+        &self,
+        key: &[u8],
+        guard: &Guard,
+        decide: impl FnOnce(Option<RawValue>) -> Change,
+    ) -> Option<RawValue> {
+        put::change((&self.root, &self.emptied), key, guard, decide)
     }
 
     /// The number of keys: exact when no writer is active, otherwise near.
@@ -85,6 +112,11 @@ impl<V: Slot> Masstree<V> {
     pub fn get_with<R>(&self, key: &[u8], guard: &Guard, f: impl FnOnce(&V) -> R) -> Option<R> {
         // SAFETY: the tree owned the value during this call, under this guard.
         get(&self.root, key, guard).map(|raw| unsafe { look(raw, f) })
+    }
+
+    /// Whether `key` has a value.
+    pub fn contains_key(&self, key: &[u8], guard: &Guard) -> bool {
+        get(&self.root, key, guard).is_some()
     }
 
     /// Lends the value of `key`.
@@ -154,6 +186,31 @@ impl<V: Slot> Masstree<V> {
         Range::new(self, range, guard)
     }
 
+    /// An iterator over the keys that begin with `prefix`, from both ends.
+    ///
+    /// ```
+    /// let tree = masstree::Masstree::<u64>::new();
+    /// let guard = masstree::pin();
+    /// for (i, key) in ["user/1", "user/2", "users", "visits"].iter().enumerate() {
+    ///     tree.put(key.as_bytes(), i as u64, &guard);
+    /// }
+    /// let users: Vec<u64> = tree.prefix(b"user/", &guard).map(|(_, n)| n).collect();
+    /// assert_eq!(users, [0, 1]);
+    /// ```
+    pub fn prefix<'t>(&'t self, prefix: &[u8], guard: &'t Guard) -> Range<'t, V> {
+        // The first key after them all: the last byte that can be raised is, and ends it.
+        let mut after = prefix.to_vec();
+        while after.pop_if(|byte| *byte == u8::MAX).is_some() {}
+        let end = match after.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(&after[..])
+            }
+            None => Bound::Unbounded,
+        };
+        self.range::<[u8]>((Bound::Included(prefix), end), guard)
+    }
+
     /// An iterator over all keys, from both ends.
     pub fn iter<'t>(&'t self, guard: &'t Guard) -> Range<'t, V> {
         self.range::<[u8]>(.., guard)
@@ -197,7 +254,7 @@ impl<V: Slot> Masstree<V> {
     pub fn put(&self, key: &[u8], value: V, guard: &Guard) -> Option<V> {
         check_key(key);
         let new = value.into_raw();
-        let old = put::change(&self.root, key, guard, |_| Change::Set(new));
+        let old = self.change(key, guard, |_| Change::Set(new));
         if old.is_none() {
             self.len.add(1);
         }
@@ -206,7 +263,7 @@ impl<V: Slot> Masstree<V> {
 
     /// Removes `key` and returns its value.
     pub fn remove(&self, key: &[u8], guard: &Guard) -> Option<V> {
-        let old = put::change(&self.root, key, guard, |old| match old {
+        let old = self.change(key, guard, |old| match old {
             Some(_) => Change::Remove,
             None => Change::Keep,
         })?;
@@ -242,7 +299,7 @@ impl<V: Slot> Masstree<V> {
         let expected = expected.map(V::as_raw);
         let new = new.map(V::into_raw);
         let mut matched = false;
-        let old = put::change(&self.root, key, guard, |current| {
+        let old = self.change(key, guard, |current| {
             matched = current == expected;
             match (matched, new, current) {
                 (true, Some(new), _) => Change::Set(new),
@@ -285,7 +342,7 @@ impl<V: Slot> Masstree<V> {
     ) -> Option<V> {
         check_key(key);
         let mut there_now = false;
-        let old = put::change(&self.root, key, guard, |current| {
+        let old = self.change(key, guard, |current| {
             // SAFETY: the tree owns the value, and keeps it while the node is locked.
             let seen = current.map(|raw| unsafe { Borrowed::new(raw) });
             let new = change(seen.as_deref());
@@ -358,6 +415,14 @@ impl<V: Slot> Drop for Masstree<V> {
                         LinkOrValue::Layer(next) => left.push(layer_top(next, &guard)),
                         // SAFETY: a live slot owns its value, and is not looked at again.
                         LinkOrValue::Value(raw) => drop(unsafe { V::from_raw(raw) }),
+                        LinkOrValue::Bucket(bucket) => {
+                            for (_, raw) in bucket.keys().iter() {
+                                // SAFETY: as above, for each of the bucket's keys.
+                                drop(unsafe { V::from_raw(*raw) });
+                            }
+                            // SAFETY: the slot held the only link to it.
+                            unsafe { Bucket::free(bucket.as_non_null()) };
+                        }
                     }
                 }
             } else {

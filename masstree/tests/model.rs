@@ -390,3 +390,33 @@ fn scans_allow_changes_by_their_visitor() {
     assert_eq!(seen, 1000);
     assert_eq!(tree.check().layers, 1);
 }
+
+#[test]
+fn prefixes_are_ranges() {
+    const BYTES: [u8; 3] = [0, 0xFE, 0xFF];
+    let mut keys = vec![Vec::new()];
+    for len in 0..3 {
+        let longer: Vec<_> =
+            keys.iter().filter(|key: &&Vec<u8>| key.len() == len).cloned().collect();
+        keys.extend(longer.iter().flat_map(|key| BYTES.map(|byte| [&key[..], &[byte]].concat())));
+    }
+    keys.sort();
+    assert_eq!(keys.len(), 1 + 3 + 9 + 27);
+    let tree = Masstree::<u64>::new();
+    let guard = pin();
+    for (i, key) in keys.iter().enumerate().filter(|(i, _)| i % 3 > 0) {
+        assert!(!tree.contains_key(key, &guard));
+        tree.put(key, i as u64, &guard);
+        assert!(tree.contains_key(key, &guard));
+    }
+    for prefix in &keys {
+        let numbers =
+            keys.iter().enumerate().filter(|(i, key)| i % 3 > 0 && key.starts_with(prefix));
+        let wanted: Vec<u64> = numbers.map(|(i, _)| i as u64).collect();
+        let seen: Vec<u64> = tree.prefix(prefix, &guard).map(|(_, n)| n).collect();
+        assert_eq!(seen, wanted);
+        let mut seen: Vec<u64> = tree.prefix(prefix, &guard).rev().map(|(_, n)| n).collect();
+        seen.reverse();
+        assert_eq!(seen, wanted);
+    }
+}
