@@ -47,7 +47,7 @@ pub struct LoadOptions {
     /// Number of keys
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,
-    /// What keys look like: record, decimal, sequential, binary8, or prefixN with N bytes
+    /// What keys look like: record, decimal, sequential, binary8, grouped, or prefixN with N bytes
     #[arg(long, default_value = "record")]
     pub form: Form,
     /// How keys are chosen: uniform, sequential, zipfian, zipfian:EXPONENT, or skewed:DELTA, by

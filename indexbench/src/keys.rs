@@ -21,6 +21,8 @@ pub enum Form {
     Binary,
     /// So many bytes, 9 to 64, of which all but the last eight are the same ([Mao] figure 3-9).
     Prefixed(u8),
+    /// 24 bytes, of which three keys share the first 16.
+    Grouped,
 }
 
 impl Form {
@@ -40,6 +42,7 @@ impl Form {
             Form::Decimal => 10,
             Form::Sequential | Form::Binary => 8,
             Form::Prefixed(length) => length,
+            Form::Grouped => 24,
         }
     }
 
@@ -62,6 +65,10 @@ impl Form {
             Form::Sequential => decimal(&mut key, number, 8),
             Form::Binary => binary(&mut key, number, 8),
             Form::Prefixed(length) => binary(&mut key, number, length),
+            Form::Grouped => {
+                binary(&mut key, number, 24);
+                key.bytes[..8].copy_from_slice(&scatter(number / 3).to_be_bytes());
+            }
         }
         key
     }
@@ -76,15 +83,16 @@ impl FromStr for Form {
             "decimal" => Ok(Form::Decimal),
             "sequential" => Ok(Form::Sequential),
             "binary8" => Ok(Form::Binary),
+            "grouped" => Ok(Form::Grouped),
             _ => match text.strip_prefix("prefix").map(str::parse) {
                 Some(Ok(length)) if (9..=LONGEST as u8).contains(&length) => {
                     Ok(Form::Prefixed(length))
                 }
-                _ => {
-                    Err("expected record, decimal, sequential, binary8, or prefixN with N bytes, \
-                          9 to 64"
-                        .to_string())
-                }
+                _ => Err(
+                    "expected record, decimal, sequential, binary8, grouped, or prefixN with N \
+                          bytes, 9 to 64"
+                        .to_string(),
+                ),
             },
         }
     }
@@ -98,6 +106,7 @@ impl fmt::Display for Form {
             Form::Sequential => f.write_str("sequential"),
             Form::Binary => f.write_str("binary8"),
             Form::Prefixed(length) => write!(f, "prefix{length}"),
+            Form::Grouped => f.write_str("grouped"),
         }
     }
 }
@@ -172,6 +181,10 @@ mod tests {
         let prefixed = Form::Prefixed(12).key(7);
         assert_eq!(prefixed.as_ref()[..4], *b"^^^^");
         assert_eq!(prefixed.as_ref()[4..], scatter(7).to_be_bytes());
+        let grouped = [6, 8, 9].map(|number| Form::Grouped.key(number));
+        let shared = |i: usize| &grouped[i].as_ref()[..16];
+        assert!(shared(0) == shared(1) && shared(1) != shared(2));
+        assert_eq!(grouped[1].as_ref()[16..], scatter(8).to_be_bytes());
         let decimal = Form::Decimal.key(7);
         let text = std::str::from_utf8(decimal.as_ref()).expect("digits");
         assert_eq!(text.parse::<u64>(), Ok(scatter(7) >> 33));
@@ -181,7 +194,8 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for form in [Form::Record, Form::Prefixed(9)].into_iter().chain(Form::USUAL) {
+        for form in [Form::Record, Form::Grouped, Form::Prefixed(9)].into_iter().chain(Form::USUAL)
+        {
             assert_eq!(form.to_string().parse(), Ok(form));
         }
         for text in ["", "prefix8", "prefix65", "prefix", "prefixx", "other"] {

@@ -57,7 +57,8 @@ pub struct StudyOptions {
     /// Numbers of threads
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub threads: Vec<u64>,
-    /// Forms of keys of the part `workloads`: record, decimal, sequential, binary8, prefixN
+    /// Forms of keys of the part `workloads`: record, decimal, sequential, binary8, prefixN,
+    /// grouped
     #[arg(long, value_delimiter = ',', default_value = "decimal,sequential,binary8,prefix40")]
     pub forms: Vec<Form>,
     /// Works of the part `workloads` [default: all]
