@@ -127,6 +127,11 @@ impl Link {
         Ok(TcpStream::from(socket))
     }
 
+    /// Whether the replica that has answered is still there.
+    pub fn stands(&self) -> bool {
+        self.greeted
+    }
+
     /// Gives the connection up; it is made again after a pause.
     pub fn lose(&mut self, now: u64, why: &str) {
         // One that is closed as soon as it is greeted would be made again without end.

@@ -18,7 +18,7 @@ use smr::{
     ClientMessage, Durability, GroupId, Now, OpNumber, OrderedBy, Outcome, Refusal, ReplicaId,
     Reply, View, Viewstamp,
 };
-use wire::{Frame, Hello, Kind};
+use wire::{Condition, Frame, Hello, Kind};
 
 use crate::flights::{Flight, Flights};
 use crate::link::{Link, Own};
@@ -151,7 +151,7 @@ impl Session {
                 Machine::Asking(Client::new(own.client, hello.replicas, first, retry, on_loss))
             }
             OrderedBy::Nopaxos => {
-                Machine::Counting(Counting::new(own, hello.replicas, retry.silence))
+                Machine::Counting(Counting::new(own, hello.replicas, retry.silence, on_loss))
             }
         };
         let mut session = Session {
@@ -319,6 +319,13 @@ impl Session {
         for (index, link) in self.links.iter_mut().enumerate() {
             link.on_time(now.micros, self.own, index, &self.epoll);
         }
+        if let Machine::Counting(counting) = &mut self.machine {
+            // What one that is gone has said of itself holds no longer.
+            let gone = self.links.iter().filter(|link| !link.stands());
+            for hello in gone.filter_map(|link| link.hello.as_ref()) {
+                counting.on_full(now, hello.identity.replica, false);
+            }
+        }
         if self.machine.deadline().is_some_and(|due| due <= now.micros) {
             self.machine.timeout(now, &mut self.sends);
         }
@@ -445,6 +452,14 @@ impl Session {
                     counting.on_sequencer(now, session, at);
                     true
                 }),
+            (Kind::Condition, Machine::Counting(counting)) => {
+                let Some(condition) = Condition::decode(&payload) else { return false };
+                counting.on_full(now, header.from, condition.is_full);
+                if condition.is_lost && self.over.is_none() {
+                    self.end(Over::StateLost, now);
+                }
+                true
+            }
             _ => false,
         }
     }
@@ -465,16 +480,12 @@ impl Session {
         if let Some(loss) = self.machine.take_loss() {
             self.on_loss(loss, now);
         }
-        let Some(nopaxos::Finished { number, position, body, .. }) = done else { return };
-        self.written = position;
-        if self.durability == Durability::Sync {
-            self.durable = self.durable.max(position);
-        }
-        let answer = Answer { position, durable: self.durable, body };
-        if let Some((flight, true)) = self.flights.executed(number, position.op) {
-            self.finish(flight, now, Ok(answer));
-        }
-        self.flights.trim(OpNumber(u64::MAX));
+        let Some(nopaxos::Finished { number, position, durable, body, again, .. }) = done else {
+            return;
+        };
+        let durable = if self.durability == Durability::Sync { position } else { durable };
+        let done = client::Answer::Done { position, durable, body };
+        self.on_finished(client::Finished { number, read: false, again, answer: done }, now);
     }
 
     /// Notes which replicas answer where.
@@ -499,7 +510,13 @@ impl Session {
         if let Some(loss) = self.machine.take_loss() {
             self.on_loss(loss, now);
         }
-        let Some(client::Finished { number, read, again, answer }) = finished else { return };
+        if let Some(finished) = finished {
+            self.on_finished(finished, now);
+        }
+    }
+
+    fn on_finished(&mut self, finished: client::Finished, now: Now) {
+        let client::Finished { number, read, again, answer } = finished;
         match answer {
             client::Answer::Done { position, durable, body } => {
                 self.durable = self.durable.max(durable);
@@ -554,8 +571,7 @@ impl Session {
                 self.finish(flight, now, Err(Error::Dropped));
             }
         }
-        // A machine that counts only tells of it.
-        if self.options.on_loss == OnLoss::Replay && !self.machine.logs_reads() {
+        if self.options.on_loss == OnLoss::Replay {
             self.flights.reopen(loss.kept);
         }
         let loss = Loss { kept: loss.kept, dropped, replayed: loss.replayed };

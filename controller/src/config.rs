@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use oum::{Life, Session};
+use oum::{Life, Members, Session};
 use smr::{BadCheckpoint, Context, GroupId, ReadOutcome, StateMachine};
 
 use crate::text::{Command, push_all, push_group, read_group};
@@ -26,8 +26,38 @@ pub struct Group {
     pub session: Session,
     /// Which life of which sequencer the session belongs to.
     pub sequencer: Option<(SocketAddr, Life)>,
-    /// The members' sockets for multicast messages, by replica id.
+    /// The replicas' sockets for multicast messages, by id. All get what is numbered.
     pub members: Vec<SocketAddr>,
+    /// Those of them that count.
+    pub counting: Members,
+}
+
+impl Group {
+    /// A group before its first session, in which all count.
+    pub fn new(members: Vec<SocketAddr>) -> Group {
+        let counting = Members::all(members.len() as u8);
+        Group { members, counting, ..Group::default() }
+    }
+}
+
+impl Group {
+    /// Begins the change to other members that count. Returns whether there is one.
+    fn count(&mut self, after: Members) -> Result<bool, String> {
+        if let Some(id) = after.ids().find(|id| id.index() >= self.members.len()) {
+            let most = self.members.len() - 1;
+            return Err(format!("there is no replica {}: they are 0 to {most}", id.0));
+        }
+        let (before, next) = (self.counting, self.counting.change_to(after));
+        if before.changed() == after {
+            return Ok(false);
+        }
+        if before.is_changing() {
+            return Err("another change of members is under way: wait for its end".to_owned());
+        }
+        // Before the first session nobody has anything that could be missed.
+        self.counting = if self.sequencer.is_some() { next } else { after };
+        Ok(true)
+    }
 }
 
 /// What a command has changed, as it was before.
@@ -64,28 +94,42 @@ impl Config {
                     if is_full {
                         return Err(format!("there are {MAX_GROUPS} groups, and no more can be"));
                     }
-                    entry.insert(Group { members, ..Group::default() });
+                    entry.insert(Group::new(members));
                     changes.push(Change::Group(id, None));
                 }
                 id
             }
             Command::Alter(id, members) => {
                 self.begin(id, changes, |group| {
-                    if group.members == members {
-                        return false;
+                    if group.members.len() != members.len() {
+                        let count = group.members.len();
+                        return Err(format!("its replicas are {count}, and stay as many"));
                     }
-                    group.members = members;
-                    true
+                    Ok(std::mem::replace(&mut group.members, members.clone()) != members)
                 })?;
                 id
             }
+            Command::Count(id, after) => {
+                self.begin(id, changes, |group| group.count(after))?;
+                id
+            }
+            Command::Settle { group, present } => {
+                self.begin(group, changes, |state| {
+                    let is_due = state.session == present && state.counting.is_changing();
+                    if is_due {
+                        state.counting = state.counting.changed();
+                    }
+                    Ok(is_due)
+                })?;
+                group
+            }
             Command::Next { group, present, sequencer, life } => {
                 self.begin(group, changes, |state| {
-                    if state.session != present {
-                        return false;
+                    let is_present = state.session == present;
+                    if is_present {
+                        state.sequencer = Some((sequencer, life));
                     }
-                    state.sequencer = Some((sequencer, life));
-                    true
+                    Ok(is_present)
                 })?;
                 group
             }
@@ -119,12 +163,12 @@ impl Config {
         &mut self,
         id: GroupId,
         changes: &mut Vec<Change>,
-        change: impl FnOnce(&mut Group) -> bool,
+        change: impl FnOnce(&mut Group) -> Result<bool, String>,
     ) -> Result<(), String> {
         let group = self.groups.get_mut(&id);
         let group = group.ok_or_else(|| format!("there is no group {:x}", id.0))?;
         let mut next = group.clone();
-        if !change(&mut next) {
+        if !change(&mut next)? {
             return Ok(());
         }
         if next.sequencer.is_some() {

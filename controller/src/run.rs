@@ -287,6 +287,9 @@ impl Watcher {
                 Act::Propose { group, present, sequencer, life } => {
                     self.link.ask(&Command::Next { group, present, sequencer, life });
                 }
+                Act::Settle { group, present } => {
+                    self.link.ask(&Command::Settle { group, present });
+                }
                 Act::Tell(news) => (self.tell)(&describe(&news)),
             }
         }
@@ -300,6 +303,7 @@ fn describe(news: &News) -> String {
                 Reason::Silent => "does not answer",
                 Reason::Restarted => "was restarted",
                 Reason::Unheard => "is not heard by the members",
+                Reason::Worn => "stays, but the session has had many leaders: another one begins",
             };
             format!("group {:x}: sequencer {at} of session {} {why}", group.0, session.0)
         }

@@ -6,8 +6,8 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use oum::{Life, Session};
-use smr::{GroupId, MAX_REPLICAS};
+use oum::{Life, Members, Session};
+use smr::{GroupId, MAX_REPLICAS, ReplicaId};
 
 use crate::config::Group;
 
@@ -23,9 +23,20 @@ pub enum Command {
     Forget(SocketAddr),
     /// `group ID MEMBER,MEMBER,...`: there is this group. One that exists stays as it is.
     Create(GroupId, Vec<SocketAddr>),
-    /// `alter ID MEMBER,MEMBER,...`: the group has these members from its next session on, which
-    /// begins now.
+    /// `alter ID MEMBER,MEMBER,...`: the group's replicas have these addresses from its next session
+    /// on, which begins now. Their number stays.
     Alter(GroupId, Vec<SocketAddr>),
+    /// `count ID REPLICA,REPLICA,...`: of the group's replicas these count from now on. Two sessions
+    /// begin for that, the second one when the first has settled.
+    Count(GroupId, Members),
+    /// `settle ID PRESENT`: if the group's session is `PRESENT`, in which its members change, they
+    /// have changed.
+    Settle {
+        /// The group.
+        group: GroupId,
+        /// Its session.
+        present: Session,
+    },
     /// `next ID PRESENT ADDRESS LIFE`: if the group's session is `PRESENT`, the next one belongs to
     /// this life of this sequencer.
     Next {
@@ -56,12 +67,14 @@ impl std::error::Error for ParseError {}
 
 const USAGE: ParseError = ParseError(
     "expected one of: show | status | sequencer ADDRESS | forget ADDRESS | group ID MEMBER,... | \
-     alter ID MEMBER,... | next ID PRESENT ADDRESS LIFE",
+     alter ID MEMBER,... | count ID REPLICA,... | settle ID PRESENT | next ID PRESENT ADDRESS LIFE",
 );
 const BAD_ADDRESS: ParseError = ParseError("an address is IP:PORT, as 10.0.0.1:7700 or [::1]:7700");
 const BAD_ID: ParseError = ParseError("a group's id is 1 to 16 hexadecimal digits, and not zero");
 const BAD_MEMBERS: ParseError =
     ParseError("a group has 1 to 9 members, different ones, separated by commas");
+const BAD_REPLICAS: ParseError =
+    ParseError("who counts is a list of ids of replicas, 0 to 8, separated by commas");
 const BAD_NUMBER: ParseError =
     ParseError("a session is a decimal number, a life up to 16 hexadecimal digits");
 
@@ -92,6 +105,21 @@ fn read_members(word: &str) -> Result<Vec<SocketAddr>, ParseError> {
     members(word.split(',').map(address).collect::<Result<_, _>>()?)
 }
 
+/// Reads who counts.
+fn counting(word: &str) -> Result<Members, ParseError> {
+    let id = |word: &str| match word.parse() {
+        Ok(id) if id < MAX_REPLICAS => Ok(ReplicaId(id)),
+        _ => Err(BAD_REPLICAS),
+    };
+    Ok(Members::of(word.split(',').map(id).collect::<Result<Vec<_>, _>>()?))
+}
+
+/// Writes the ids of those that count, or will.
+fn listed(members: Members) -> String {
+    let ids: Vec<String> = members.ids().map(|id| id.0.to_string()).collect();
+    ids.join(",")
+}
+
 fn session(word: &str) -> Result<Session, ParseError> {
     word.parse().map(Session).map_err(|_| BAD_NUMBER)
 }
@@ -113,6 +141,10 @@ impl Command {
             ["forget", at] => Command::Forget(address(at)?),
             ["group", id, list] => Command::Create(group_id(id)?, read_members(list)?),
             ["alter", id, list] => Command::Alter(group_id(id)?, read_members(list)?),
+            ["count", id, list] => Command::Count(group_id(id)?, counting(list)?),
+            ["settle", id, present] => {
+                Command::Settle { group: group_id(id)?, present: session(present)? }
+            }
             ["next", id, present, at, of] => Command::Next {
                 group: group_id(id)?,
                 present: session(present)?,
@@ -136,6 +168,8 @@ impl fmt::Display for Command {
             Command::Forget(at) => write!(f, "forget {at}"),
             Command::Create(id, list) => write!(f, "group {:x} {}", id.0, joined(list)),
             Command::Alter(id, list) => write!(f, "alter {:x} {}", id.0, joined(list)),
+            Command::Count(id, members) => write!(f, "count {:x} {}", id.0, listed(*members)),
+            Command::Settle { group, present } => write!(f, "settle {:x} {}", group.0, present.0),
             Command::Next { group, present, sequencer, life } => {
                 write!(f, "next {:x} {} {sequencer} {:x}", group.0, present.0, life.0)
             }
@@ -153,25 +187,40 @@ fn joined(list: &[SocketAddr]) -> String {
     text
 }
 
-/// `ID SESSION SEQUENCER LIFE MEMBERS`, the sequencer being `-` before the first session.
+/// `ID SESSION SEQUENCER LIFE MEMBERS`, the sequencer being `-` before the first session. If not
+/// all of them count, those that do follow; while that changes, `BEFORE>AFTER`.
 pub fn push_group(id: GroupId, group: &Group, out: &mut String) {
     let _ = match group.sequencer {
         Some((at, life)) => write!(out, "{:x} {} {at} {:x} ", id.0, group.session.0, life.0),
         None => write!(out, "{:x} {} - 0 ", id.0, group.session.0),
     };
     out.push_str(&joined(&group.members));
+    let counting = group.counting;
+    if counting.is_changing() {
+        let _ = write!(out, " {}>{}", listed(counting.former()), listed(counting));
+    } else if counting != Members::all(group.members.len() as u8) {
+        let _ = write!(out, " {}", listed(counting));
+    }
 }
 
 /// Reads what [`push_group`] has written.
 pub fn read_group(text: &str) -> Result<(GroupId, Group), ParseError> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [id, number, at, of, list] = words[..] else { return Err(USAGE) };
+    let [id, number, at, of, list, ref rest @ ..] = words[..] else { return Err(USAGE) };
     let sequencer = match at {
         "-" => None,
         at => Some((address(at)?, life(of)?)),
     };
-    let group = Group { session: session(number)?, sequencer, members: read_members(list)? };
-    Ok((group_id(id)?, group))
+    let members = read_members(list)?;
+    let counting = match *rest {
+        [] => Members::all(members.len() as u8),
+        [list] => match list.split_once('>') {
+            Some((before, after)) => counting(before)?.change_to(counting(after)?),
+            None => counting(list)?,
+        },
+        _ => return Err(USAGE),
+    };
+    Ok((group_id(id)?, Group { session: session(number)?, sequencer, members, counting }))
 }
 
 /// Everything that is known, as `show` answers it: `SEQUENCER,...;GROUP;GROUP...`.
@@ -219,6 +268,8 @@ mod tests {
             Command::Forget(b),
             Command::Create(group, vec![a, b]),
             Command::Alter(GroupId(u64::MAX), vec![b]),
+            Command::Count(group, Members::of([0, 8].map(ReplicaId))),
+            Command::Settle { group, present: Session(3) },
             next,
             Command::Show,
         ] {
@@ -237,6 +288,9 @@ mod tests {
             ("group +1 10.0.0.1:1", BAD_ID),
             ("group 1 10.0.0.1:1,10.0.0.1:1", BAD_MEMBERS),
             ("group 1 ,", BAD_ADDRESS),
+            ("count 1 0,9", BAD_REPLICAS),
+            ("count 1 ,", BAD_REPLICAS),
+            ("settle 1 x", BAD_NUMBER),
             ("next 1 x 10.0.0.1:1 1", BAD_NUMBER),
             ("next 1 1 10.0.0.1:1 g", BAD_NUMBER),
         ] {

@@ -3,7 +3,8 @@
 //!
 //! Of each group: its session is *committed*, then *opened* at its sequencer, then *listened to* by
 //! its members. The session is given up when its sequencer is silent for `suspect`, has another
-//! life, or f + 1 members cannot hear it.
+//! life, or so many members cannot hear it that there is no quorum without them. While members
+//! change, the first session that needs both settles before the second one begins.
 //!
 //! Invariants: `Open` is sent only for what is committed, with the life that was committed; nobody
 //! is told of a session that is not open. One that does not lead sends nothing but `Elsewhere`.
@@ -64,6 +65,13 @@ pub enum Act {
         /// Which life of it.
         life: Life,
     },
+    /// Have it committed that the members have changed; the answer comes there, too.
+    Settle {
+        /// The group.
+        group: GroupId,
+        /// Only if this is its session.
+        present: Session,
+    },
     /// An operator may want to know this.
     Tell(News),
 }
@@ -75,8 +83,10 @@ pub enum Reason {
     Silent,
     /// It has been restarted.
     Restarted,
-    /// f + 1 members do not hear it.
+    /// So many members do not hear it that the others are no majority.
     Unheard,
+    /// The session has had too many leaders.
+    Worn,
 }
 
 /// What has happened to a group.
@@ -117,6 +127,10 @@ struct Watched {
     tell: u64,
     gap: u32,
     complaints: BTreeMap<ReplicaId, u64>,
+    /// It has had too many leaders.
+    worn: bool,
+    /// When it was proposed that the members have changed.
+    settling: Option<u64>,
     /// When the next session was proposed.
     proposed: Option<u64>,
     /// That no other sequencer answers has been told.
@@ -191,6 +205,8 @@ impl Watch {
             tell: now,
             gap: 1,
             complaints: BTreeMap::new(),
+            worn: false,
+            settling: None,
             proposed: None,
             stuck: false,
             left: BTreeMap::new(),
@@ -221,11 +237,19 @@ impl Watch {
             Control::Opened { group, session, life, .. } => {
                 self.on_opened(now, from, group, session, life, out);
             }
-            Control::Listening { group, session, from } => {
-                self.on_listening(now, group, session, from, out);
+            Control::Listening { group, session, from, settled } => {
+                self.on_listening(now, group, session, from, settled, out);
             }
             Control::Unheard { group, session, from } => {
                 self.on_unheard(now, group, session, from, out);
+            }
+            Control::Worn { group, session } => {
+                if let Some(watched) = self.groups.get_mut(&group)
+                    && session == watched.group.session
+                {
+                    watched.worn = true;
+                    self.judge(now, group, out);
+                }
             }
             Control::Open { .. }
             | Control::Probe { .. }
@@ -317,11 +341,17 @@ impl Watch {
         id: GroupId,
         session: Session,
         member: ReplicaId,
+        settled: bool,
         out: &mut Vec<Act>,
     ) {
         let Some(watched) = self.groups.get_mut(&id) else { return };
         if session != watched.group.session || !watched.has(member) {
             return;
+        }
+        let waits = watched.settling.is_none_or(|at| now >= at + PROPOSE_AGAIN);
+        if settled && watched.group.counting.is_changing() && waits {
+            watched.settling = Some(now);
+            out.push(Act::Settle { group: id, present: session });
         }
         let before = watched.all_listen();
         watched.listening |= 1 << member.0;
@@ -358,7 +388,8 @@ impl Watch {
         }
         let present = watched.group.session;
         // A life that is over cannot be chosen, and one that is not heard should not be.
-        let shun = watched.group.sequencer.filter(|_| reason != Some(Reason::Restarted));
+        let stays = matches!(reason, Some(Reason::Restarted | Reason::Worn));
+        let shun = watched.group.sequencer.filter(|_| !stays);
         let choice = self.choose(id, shun.map(|(at, _)| at));
         let watched = self.groups.get_mut(&id).expect("just seen");
         let Some((sequencer, life)) = choice else {
@@ -389,9 +420,10 @@ impl Watch {
             return Some(Reason::Silent);
         }
         watched.complaints.retain(|_, &mut at| now < at + COMPLAINT);
-        // f + 1: without them there is no quorum.
-        let enough = watched.group.members.len().div_ceil(2);
-        (watched.complaints.len() >= enough).then_some(Reason::Unheard)
+        // Without them there is no quorum.
+        let (counting, complaints) = (watched.group.counting, &watched.complaints);
+        let enough = counting.meets_quorums(|id| complaints.contains_key(&id));
+        enough.then_some(Reason::Unheard).or(watched.worn.then_some(Reason::Worn))
     }
 
     /// A sequencer that answers: one that the group has not left, or left longest ago; of several,
@@ -411,23 +443,25 @@ impl Watch {
         Some((at, life))
     }
 
-    /// Tells the members of an open session that have not said that they know it.
+    /// Tells the members of an open session that have not said that they know it; while members
+    /// change, all of them, since their answers say when that is done.
     fn tell_members(&mut self, now: u64, id: GroupId, out: &mut Vec<Act>) {
         let probe = self.timing.probe;
         let watched = self.groups.get_mut(&id).expect("a group that is watched");
         let Some(listen) = watched.listen(id) else { return };
-        if now < watched.tell || watched.all_listen() {
+        let (is_changing, all) = (watched.group.counting.is_changing(), watched.all_listen());
+        if now < watched.tell || (all && !is_changing) {
             return;
         }
         for (place, &member) in watched.group.members.iter().enumerate() {
-            if watched.listening & (1 << place) == 0 {
+            if all || watched.listening & (1 << place) == 0 {
                 out.push(Act::Send(member, listen.clone()));
             }
         }
         watched.tell = now + u64::from(watched.gap) * probe;
         // The first few may be lost; later ones are for a member that is not there.
         let told_long = now > watched.since + 16 * probe;
-        watched.gap = if told_long { (watched.gap * 2).min(MOST_GAP) } else { 1 };
+        watched.gap = if told_long && !is_changing { (watched.gap * 2).min(MOST_GAP) } else { 1 };
     }
 }
 
@@ -442,14 +476,16 @@ impl Watched {
     /// What members and those who ask are told, once the session is open.
     fn listen(&self, group: GroupId) -> Option<Control> {
         let (sequencer, _) = self.group.sequencer.filter(|_| self.opened)?;
-        Some(Control::Listen { group, session: self.group.session, sequencer })
+        let (session, members) = (self.group.session, self.group.counting);
+        Some(Control::Listen { group, session, members, sequencer })
     }
 
     fn has(&self, member: ReplicaId) -> bool {
         usize::from(member.0) < self.group.members.len()
     }
 
+    /// Whether all know the session that count in it: others may not be there.
     fn all_listen(&self) -> bool {
-        self.listening.count_ones() as usize == self.group.members.len()
+        self.group.counting.counting().all(|id| self.listening & 1 << id.0 != 0)
     }
 }

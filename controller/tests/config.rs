@@ -42,7 +42,7 @@ fn a_session_is_given_to_one_who_knows_the_present_one() {
 }
 
 #[test]
-fn other_members_mean_another_session() {
+fn other_addresses_mean_another_session() {
     let mut config = Config::default();
     apply(&mut config, "group 1 10.0.2.0:1");
     assert_eq!(apply(&mut config, "alter 1 10.0.2.9:1"), "group 1 0 - 0 10.0.2.9:1");
@@ -50,9 +50,42 @@ fn other_members_mean_another_session() {
     // It exists: it stays as it is.
     assert_eq!(apply(&mut config, "group 1 10.0.2.0:1"), "group 1 1 10.0.1.0:7 5 10.0.2.9:1");
     assert_eq!(apply(&mut config, "alter 1 10.0.2.9:1"), "group 1 1 10.0.1.0:7 5 10.0.2.9:1");
-    let altered = "group 1 2 10.0.1.0:7 5 10.0.2.8:1,10.0.2.9:1";
-    assert_eq!(apply(&mut config, "alter 1 10.0.2.8:1,10.0.2.9:1"), altered);
+    let altered = "group 1 2 10.0.1.0:7 5 10.0.2.8:1";
+    assert_eq!(apply(&mut config, "alter 1 10.0.2.8:1"), altered);
+    let more = apply(&mut config, "alter 1 10.0.2.8:1,10.0.2.9:1");
+    assert!(more.starts_with("error its replicas are 1"), "{more}");
     assert!(apply(&mut config, "alter 2 10.0.2.9:1").starts_with("error"));
+}
+
+#[test]
+fn members_change_in_two_sessions_and_one_change_at_a_time() {
+    let mut config = Config::default();
+    let (all, at) = ("10.0.2.0:1,10.0.2.1:1,10.0.2.2:1", "10.0.1.0:7 5");
+    apply(&mut config, &format!("group 1 {all}"));
+    assert_eq!(apply(&mut config, "count 1 0,1"), format!("group 1 0 - 0 {all} 0,1"));
+    apply(&mut config, "next 1 0 10.0.1.0:7 5");
+    let changing = format!("group 1 2 {at} {all} 0,1>0,2");
+    assert_eq!(apply(&mut config, "count 1 0,2"), changing);
+    assert_eq!(apply(&mut config, "count 1 0,2"), changing, "it is under way");
+    assert!(apply(&mut config, "count 1 0").starts_with("error another change"));
+    // A session that fails meanwhile changes nothing of it.
+    let next = apply(&mut config, "next 1 2 10.0.1.1:7 6");
+    assert_eq!(next, format!("group 1 3 10.0.1.1:7 6 {all} 0,1>0,2"));
+    assert_eq!(apply(&mut config, "settle 1 2"), next, "of a session that is over");
+    let settled = format!("group 1 4 10.0.1.1:7 6 {all} 0,2");
+    assert_eq!(apply(&mut config, "settle 1 3"), settled);
+    assert_eq!(apply(&mut config, "settle 1 4"), settled, "nothing changes");
+    assert_eq!(apply(&mut config, "count 1 2,0"), settled, "it is so already");
+    assert!(apply(&mut config, "count 1 0,3").starts_with("error there is no replica 3"));
+    // Checkpoints hold it.
+    let mut bytes = Vec::new();
+    apply(&mut config, "count 1 0,1,2");
+    config.checkpoint_begin();
+    while !config.checkpoint_next(10, &mut bytes) {}
+    let mut other = Config::default();
+    other.restore_begin();
+    other.restore_chunk(&bytes).expect("a checkpoint");
+    assert_eq!(show(&other), show(&config));
 }
 
 #[test]

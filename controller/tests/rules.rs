@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use controller::{Act, Group, News, Reason, Timing, Watch};
-use oum::{Control, Life, Session};
+use oum::{Control, Life, Members, Session};
 use smr::{GroupId, ReplicaId};
 
 const GROUP: GroupId = GroupId(7);
@@ -23,7 +23,7 @@ fn group(session: u32, served_by: Option<(u8, u64)>) -> Group {
     Group {
         session: Session(session),
         sequencer: served_by.map(|(index, life)| (sequencer(index), Life(life))),
-        members: (0..3).map(|index| address(2, index)).collect(),
+        ..Group::new((0..3).map(|index| address(2, index)).collect())
     }
 }
 
@@ -70,7 +70,8 @@ fn settled() -> Leader {
     );
     for member in 0..3 {
         let from = ReplicaId(member);
-        let listening = Control::Listening { group: GROUP, session: Session(4), from };
+        let listening =
+            Control::Listening { group: GROUP, session: Session(4), from, settled: false };
         leader.hear(0, address(2, member), &listening);
     }
     leader
@@ -183,8 +184,12 @@ fn members_are_told_once_the_session_is_open_and_until_they_know() {
     assert_eq!(listens(&leader.tick(55_000)), 0);
     assert_eq!(listens(&leader.hear(56_000, sequencer(1), &opened(5, 200))), 3);
     assert_eq!(listens(&leader.hear(56_000, address(3, 0), &ask)), 1);
-    let known =
-        |from| Control::Listening { group: GROUP, session: Session(5), from: ReplicaId(from) };
+    let known = |from| Control::Listening {
+        group: GROUP,
+        session: Session(5),
+        from: ReplicaId(from),
+        settled: false,
+    };
     leader.hear(57_000, address(2, 0), &known(0));
     assert_eq!(listens(&leader.tick(61_000)), 2, "the others are told again");
     leader.hear(62_000, address(2, 1), &known(1));
@@ -244,4 +249,36 @@ fn groups_are_spread_over_the_sequencers() {
     }
     let first = proposals(&acts).iter().filter(|(_, at, _)| *at == sequencer(0)).count();
     assert_eq!((proposals(&acts).len(), first), (10, 5));
+}
+
+#[test]
+fn a_session_with_too_many_leaders_is_followed_by_one_of_the_same_sequencer() {
+    let mut leader = settled();
+    let worn = |session| Control::Worn { group: GROUP, session: Session(session) };
+    assert_eq!(proposals(&leader.hear(1_000, address(2, 0), &worn(3))), [], "it is over");
+    let acts = leader.hear(1_000, address(2, 0), &worn(4));
+    assert_eq!(reasons(&acts), [Reason::Worn]);
+    assert!(matches!(proposals(&acts)[..], [(4, ..)]));
+}
+
+#[test]
+fn a_change_of_members_is_ended_when_one_says_that_it_has_settled() {
+    let two = Members::of([0, 1].map(ReplicaId));
+    let changing = Group { counting: Members::all(3).change_to(two), ..group(4, Some((0, 100))) };
+    let mut leader = Leader::new(&changing);
+    leader.hear(0, sequencer(0), &opened(4, 100));
+    let mut says = |now, member, session, settled| {
+        let (group, session, from) = (GROUP, Session(session), ReplicaId(member));
+        let listening = Control::Listening { group, session, from, settled };
+        let acts = leader.hear(now, address(2, member), &listening);
+        acts.iter().filter(|act| matches!(act, Act::Settle { present: Session(4), .. })).count()
+    };
+    for member in 0..3 {
+        assert_eq!(says(1_000, member, 4, false), 0);
+    }
+    assert_eq!(says(2_000, 1, 3, true), 0, "another session has");
+    assert_eq!(says(2_000, 1, 4, true), 1);
+    assert_eq!(says(2_001, 0, 4, true), 0, "it is asked for already");
+    assert_eq!(says(900_000, 0, 4, true), 1, "the answer may be lost");
+    assert!(listens(&leader.tick(905_000)) > 0, "all are asked until it is done");
 }

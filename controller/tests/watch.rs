@@ -274,6 +274,10 @@ impl World {
                     let next = controller::Command::Next { group, present, sequencer, life };
                     self.commit(who, format!("{next}\n"));
                 }
+                Act::Settle { group, present } => {
+                    let settle = controller::Command::Settle { group, present };
+                    self.commit(who, format!("{settle}\n"));
+                }
                 Act::Tell(_) => {}
             }
         }
@@ -300,8 +304,12 @@ impl World {
                     (member.session, member.sequencer) = (session.0, Some(sequencer));
                 }
                 let session = Session(member.session);
-                let known =
-                    Control::Listening { group: GROUP, session, from: ReplicaId(index as u8) };
+                let known = Control::Listening {
+                    group: GROUP,
+                    session,
+                    from: ReplicaId(index as u8),
+                    settled: false,
+                };
                 self.tell(to, from, &known);
             }
             _ => {}
@@ -391,7 +399,7 @@ fn read(text: &str) -> Group {
     Group {
         session: Session(words[1].parse().expect("a session")),
         sequencer: words[2].parse().ok().map(|at| (at, life)),
-        members: words[4].split(',').map(|at| at.parse().expect("an address")).collect(),
+        ..Group::new(words[4].split(',').map(|at| at.parse().expect("an address")).collect())
     }
 }
 

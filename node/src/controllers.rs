@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use oum::{Control, Header, Session};
+use oum::{Control, Header, Members, Session};
 use smr::{GroupId, ReplicaId};
 
 /// While it does not know the sequencer, a member asks this often, in microseconds.
@@ -31,7 +31,13 @@ pub(crate) struct Controllers {
     /// The highest session that is known, and its sequencer, if that is known.
     session: Session,
     sequencer: Option<SocketAddr>,
-    /// When it asks, while it does not know the sequencer.
+    /// Who counts in it, if that is known.
+    members: Members,
+    /// The session that its replica has for good.
+    settled: Session,
+    /// The session that has had too many leaders.
+    worn: Session,
+    /// When it asks, while it does not know the sequencer, or asks for another session.
     ask_at: u64,
     /// Since when something should have come, or when that was last asked about.
     waits_since: Option<u64>,
@@ -49,6 +55,9 @@ impl Controllers {
             addresses,
             session,
             sequencer,
+            members: Members::default(),
+            settled: Session(0),
+            worn: Session(0),
             ask_at: 0,
             waits_since: None,
             owed: 0,
@@ -60,6 +69,16 @@ impl Controllers {
         self.session
     }
 
+    /// Who counts in it, if that is known.
+    pub fn members(&self) -> Members {
+        self.members
+    }
+
+    /// A quorum has a view of this session for good.
+    pub fn settle(&mut self, session: Session) {
+        self.settled = session;
+    }
+
     /// Where requests go, if that is known.
     pub fn sequencer(&self) -> Option<SocketAddr> {
         self.sequencer
@@ -67,7 +86,7 @@ impl Controllers {
 
     /// A control message has come.
     pub fn on_control(&mut self, control: &Control, from: SocketAddr, out: &mut Letters) {
-        let Control::Listen { group, session, sequencer } = *control else { return };
+        let Control::Listen { group, session, members, sequencer } = *control else { return };
         if group != self.group {
             return;
         }
@@ -76,9 +95,11 @@ impl Controllers {
                 (self.waits_since, self.owed) = (None, 0);
             }
             (self.session, self.sequencer) = (session, Some(sequencer));
+            self.members = members;
         }
         let (session, me) = (self.session, self.me);
-        out.push((from, Control::Listening { group, session, from: me }));
+        let settled = self.settled == session;
+        out.push((from, Control::Listening { group, session, from: me, settled }));
     }
 
     /// A message has come.
@@ -90,6 +111,7 @@ impl Controllers {
         if session > self.session {
             // It may come from anywhere: only a controller knows who the sequencer is.
             (self.session, self.sequencer) = (session, None);
+            self.members = Members::default();
             self.ask_at = 0;
         }
         if session == self.session {
@@ -103,9 +125,18 @@ impl Controllers {
         self.owed = self.owed.saturating_add(1);
     }
 
+    /// This session has had too many leaders.
+    pub fn wear(&mut self, session: Session) {
+        self.worn = session;
+    }
+
     /// Asks and complains, if it is time.
     pub fn on_time(&mut self, now: u64, out: &mut Letters) {
         let (group, session, from) = (self.group, self.session, self.me);
+        if self.is_worn() && now >= self.ask_at {
+            self.ask_at = now + SILENCE;
+            out.extend(self.addresses.iter().map(|&to| (to, Control::Worn { group, session })));
+        }
         if self.sequencer.is_none() {
             if now >= self.ask_at {
                 self.ask_at = now + ASK_PAUSE;
@@ -124,9 +155,14 @@ impl Controllers {
         }
     }
 
+    fn is_worn(&self) -> bool {
+        self.sequencer.is_some() && self.worn == self.session
+    }
+
     /// When [`Controllers::on_time`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
         match self.sequencer {
+            Some(_) if self.is_worn() => Some(self.ask_at),
             None => Some(self.ask_at),
             Some(_) => self.waits_since.map(|since| since + SILENCE),
         }
@@ -149,7 +185,12 @@ mod tests {
     }
 
     fn listen(session: u32, sequencer: u16) -> Control {
-        Control::Listen { group: GROUP, session: Session(session), sequencer: at(sequencer) }
+        let (members, session) = (Members::all(3), Session(session));
+        Control::Listen { group: GROUP, session, members, sequencer: at(sequencer) }
+    }
+
+    fn listening(session: u32, settled: bool) -> Control {
+        Control::Listening { group: GROUP, session: Session(session), from: ME, settled }
     }
 
     fn message(session: u32) -> Header {
@@ -172,8 +213,11 @@ mod tests {
         assert_eq!(said(&mut member, due).len(), 2);
         let mut out = Letters::new();
         member.on_control(&listen(3, 9), at(1), &mut out);
-        let told = Control::Listening { group: GROUP, session: Session(3), from: ME };
-        assert_eq!(out, [(at(1), told)]);
+        assert_eq!(out, [(at(1), listening(3, false))]);
+        member.settle(Session(3));
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        assert_eq!(out[1], (at(1), listening(3, true)));
+        assert_eq!(member.members(), Members::all(3));
         assert_eq!((member.session(), member.sequencer()), (Session(3), Some(at(9))));
         assert_eq!(member.deadline(), None);
         assert_eq!(said(&mut member, 1 << 40), []);
@@ -184,9 +228,10 @@ mod tests {
         let (mut member, mut out) = (member(), Letters::new());
         member.on_control(&listen(3, 9), at(1), &mut out);
         member.on_control(&listen(2, 8), at(2), &mut out);
-        let told = Control::Listening { group: GROUP, session: Session(3), from: ME };
-        assert_eq!(out[1], (at(2), told));
-        let other = Control::Listen { group: GroupId(8), session: Session(9), sequencer: at(4) };
+        assert_eq!(out[1], (at(2), listening(3, false)));
+        let (group, members) = (GroupId(8), Members::all(1));
+        let session = Session(9);
+        let other = Control::Listen { group, session, members, sequencer: at(4) };
         member.on_control(&other, at(1), &mut out);
         member.on_control(&Control::Probe { group: GROUP }, at(1), &mut out);
         assert_eq!((out.len(), member.sequencer()), (2, Some(at(9))));
@@ -215,6 +260,20 @@ mod tests {
         assert_eq!(said(&mut member, 50_000 + 2 * SILENCE), all);
         member.on_control(&listen(4, 10), at(1), &mut out);
         assert_eq!(member.deadline(), None, "the next one has its time");
+    }
+
+    #[test]
+    fn a_session_that_is_worn_is_complained_of_until_there_is_another() {
+        let (mut member, mut out) = (member(), Letters::new());
+        member.on_control(&listen(3, 9), at(1), &mut out);
+        member.wear(Session(3));
+        let worn = Control::Worn { group: GROUP, session: Session(3) };
+        assert_eq!(said(&mut member, 50_000), [worn.clone(), worn.clone()]);
+        assert_eq!(said(&mut member, 50_001), []);
+        let due = member.deadline().expect("again");
+        assert_eq!(said(&mut member, due), [worn.clone(), worn]);
+        member.on_control(&listen(4, 9), at(1), &mut out);
+        assert_eq!(said(&mut member, 1 << 40), []);
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl<F: Face, P: Family> Core<F, P> {
             Kind::Client => match ClientMessage::decode(payload) {
                 Ok(message) if message.client().gateway == u32::from(from.0) => {
                     self.on_client_message(message);
+                    self.family.note_asked(1, self.now);
                     true
                 }
                 _ => false,
@@ -104,7 +105,7 @@ impl<F: Face, P: Family> Core<F, P> {
                 }
                 None => false,
             },
-            Kind::Hello | Kind::Sequencer => false,
+            Kind::Hello | Kind::Sequencer | Kind::Condition => false,
         };
         self.gateway.counters.nonsense += u64::from(!sense);
     }

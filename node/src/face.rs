@@ -132,6 +132,10 @@ pub struct MulticastStatus {
     pub address: Option<SocketAddr>,
     /// The session that it listens to; 0 before the first.
     pub session: u32,
+    /// Who counts in it, or will; empty before that is known.
+    pub members: Vec<ReplicaId>,
+    /// Whether the members are about to change.
+    pub changing: bool,
     /// Where requests go to be numbered, if it is known.
     pub sequencer: Option<SocketAddr>,
     /// The number of the message that it waits for.

@@ -77,6 +77,8 @@ pub(crate) trait Family: Sized {
     type Reply: Told;
 
     const ORDERED_BY: OrderedBy;
+    /// Whether native clients ask replicas, and hear of troubles in the answers.
+    const IS_ASKED: bool = true;
 
     fn encode(message: &MessageOf<Self>, out: &mut Vec<u8>);
 
@@ -101,6 +103,9 @@ pub(crate) trait Family: Sized {
     /// Does what is the protocol's own; what comes of it are events. Returns what a client is to be
     /// told, if it is that.
     fn perform(&mut self, effect: EffectOf<Self>) -> Option<Self::Reply>;
+
+    /// So many clients' messages have come to this replica.
+    fn note_asked(&mut self, _count: usize, _now: Now) {}
 
     /// Sends a request of this replica's gateway to all.
     fn cast(&mut self, payload: &Bytes, now: Now);

@@ -178,7 +178,10 @@ impl<F: Face, P: Family> Core<F, P> {
             }
             !waits
         });
+        let mut count = 0;
+        let taken = taken.inspect(|_| count += 1);
         P::ask(&mut self.host, self.now, taken, &mut self.effects);
+        self.family.note_asked(count, self.now);
         self.arrived = arrived;
     }
 }

@@ -145,7 +145,10 @@ impl Machine {
     pub fn timeout(&mut self, now: Now, out: &mut Outgoing) {
         match self {
             Machine::Asking(client) => client.timeout(now, &mut out.replicas),
-            Machine::Counting(counting) => counting.client.timeout(now, &mut out.group),
+            Machine::Counting(counting) => {
+                counting.client.timeout(now, &mut out.group);
+                out.group.extend(counting.client.in_vain().map(nopaxos::Send::Replicas));
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use bytes::Bytes;
 use nopaxos::{Effect as Own, Event as Input, Replica, Reply as Vote, Status as Doing, ViewId};
-use oum::{CONTROL_MAGIC, Control, Delivery, Header, Receiver, Sender, Session};
+use oum::{CONTROL_MAGIC, Control, Delivery, Header, Members, Receiver, Sender, Session};
 use smr::{ClientMessage, Host, Identity, Now, OrderedBy, Reply, StateMachine, View};
 
 use crate::Error;
@@ -28,6 +28,9 @@ const BATCHES_A_TURN: usize = 8;
 /// A replica is told again this often of a session that it has not taken up, in microseconds.
 const REMINDER: u64 = 50_000;
 
+/// A session with so many leaders should be followed by another.
+const MANY_VIEWS: usize = 1_024;
+
 /// A member of the group.
 pub(crate) struct Member {
     socket: Datagrams,
@@ -40,7 +43,9 @@ pub(crate) struct Member {
     /// The session of which the replica was told, and when, in [`Now::micros`].
     told: (Session, u64),
     /// The replica must be told.
-    news: Option<Session>,
+    news: Option<(Session, Members)>,
+    /// The replica has taken part in so many views.
+    views: u64,
     /// So many requests that were dropped on the way here have been found at others.
     found: u64,
     /// The session and the sequencer of which operators were told.
@@ -81,6 +86,7 @@ impl Member {
             stirred: true,
             told: (Session(0), 0),
             news: None,
+            views: 0,
             found: 0,
             reported: (Session(0), None),
             unreadable: 0,
@@ -132,10 +138,17 @@ impl Member {
     fn attend(&mut self, replica: &Replica) {
         let known = self.controllers.session();
         let (told, at) = self.told;
-        let behind = replica.view_id().session < known && replica.status() != Doing::Recovering;
-        if behind && (known > told || self.now >= at + REMINDER) {
+        let members = self.controllers.members();
+        if self.lags(replica) && (known > told || self.now >= at + REMINDER) {
             self.told = (known, self.now);
-            self.news = Some(known);
+            self.news = Some((known, members));
+        }
+        self.controllers.settle(replica.settled().unwrap_or_default());
+        let views = replica.tally().views;
+        if std::mem::replace(&mut self.views, views) != views
+            && replica.views_of_session() >= MANY_VIEWS
+        {
+            self.controllers.wear(replica.view_id().session);
         }
         let found = replica.tally().found;
         if found > std::mem::replace(&mut self.found, found) {
@@ -151,6 +164,15 @@ impl Member {
     }
 }
 
+impl Member {
+    /// Whether the replica does not know what the controllers have told.
+    fn lags(&self, replica: &Replica) -> bool {
+        let known = self.controllers.session();
+        let behind = replica.view_id().session < known && replica.status() != Doing::Recovering;
+        self.controllers.members().is_known() && (behind || !replica.knows(known))
+    }
+}
+
 fn resolve(name: &str) -> Result<SocketAddr, Error> {
     let unknown = |source| Error::Controller { name: name.to_owned(), source };
     let mut found = name.to_socket_addrs().map_err(unknown)?;
@@ -162,6 +184,7 @@ impl Family for Member {
     type Reply = Vote;
 
     const ORDERED_BY: OrderedBy = OrderedBy::Nopaxos;
+    const IS_ASKED: bool = false;
 
     fn encode(message: &nopaxos::Message, out: &mut Vec<u8>) {
         message.encode(out);
@@ -205,6 +228,11 @@ impl Family for Member {
         }
     }
 
+    /// What was sent to replicas directly should come from the sequencer, too.
+    fn note_asked(&mut self, count: usize, now: Now) {
+        (0..count).for_each(|_| self.controllers.expects(now.micros));
+    }
+
     fn cast(&mut self, payload: &Bytes, now: Now) {
         // Without a sequencer it is lost, and sent again.
         let Some(sequencer) = self.controllers.sequencer() else { return };
@@ -215,10 +243,15 @@ impl Family for Member {
     }
 
     fn next_event(&mut self) -> Option<Input> {
-        if let Some(session) = self.news.take() {
-            return Some(Input::Delivery(Delivery::Terminated { session }));
+        if let Some((session, members)) = self.news.take() {
+            return Some(Input::Session { session, members });
         }
-        self.receiver.poll(self.now).map(Input::Delivery)
+        loop {
+            match self.receiver.poll(self.now)? {
+                Delivery::Terminated { .. } => {} // the controllers say who counts in the next one
+                delivery => return Some(Input::Delivery(delivery)),
+            }
+        }
     }
 
     fn stir(&mut self) {
@@ -239,8 +272,7 @@ impl Family for Member {
     }
 
     fn next_turn(&self, replica: &Replica, _: Now) -> Option<u64> {
-        let behind = replica.view_id().session < self.controllers.session();
-        let reminder = behind.then_some(self.told.1 + REMINDER);
+        let reminder = self.lags(replica).then_some(self.told.1 + REMINDER);
         let due = [self.receiver.deadline(), self.controllers.deadline(), reminder];
         due.into_iter().flatten().min()
     }
@@ -255,6 +287,8 @@ impl Family for Member {
         status.multicast = Some(MulticastStatus {
             address: self.socket.address(),
             session: replica.view_id().session.0,
+            members: replica.members().ids().collect(),
+            changing: replica.members().is_changing(),
             sequencer: self.controllers.sequencer(),
             next,
             open_gaps,

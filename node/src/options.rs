@@ -235,3 +235,16 @@ impl Options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_new_leader_tells_fits_into_a_frame() {
+        let limits = Multicast::limits(smr::MAX_REPLICAS);
+        let requests = 2 * (limits.unstable_bytes + Multicast::LONGEST_BODY);
+        let entries = 2 * limits.unstable as usize * 80;
+        assert!(requests + entries < wire::MAX_PAYLOAD);
+    }
+}

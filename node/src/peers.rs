@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use smr::{ClientId, ClientMessage, Identity, ReplicaId, To};
 use wire::{
-    FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, Outbox, encode_frame,
-    put_sequencer,
+    Condition, FrameReader, HELLO_BYTES, Header, Hello, Kind, MAX_NATIVE_CLIENTS, Outbox,
+    encode_frame, put_sequencer,
 };
 
 use crate::clock;
@@ -66,6 +66,8 @@ pub(crate) struct Peers {
     guests: HashMap<ClientId, u32>,
     /// Who numbers requests, which native clients are told.
     sequencer: Option<(u32, SocketAddr)>,
+    /// How this replica fares, where native clients are told.
+    condition: Option<Condition>,
     /// Native clients that have something to be sent, or are to be read from again.
     dirty: Vec<u32>,
     resumable: Vec<u32>,
@@ -121,6 +123,7 @@ impl Peers {
             inbound: Slab::default(),
             guests: HashMap::new(),
             sequencer: None,
+            condition: None,
             dirty: Vec::new(),
             resumable: Vec::new(),
             waker: poll.waker(),
@@ -345,6 +348,7 @@ impl Peers {
         }
         self.guests.insert(client, place);
         self.tell_sequencer(place);
+        self.tell_condition(place);
         Ok(())
     }
 
@@ -414,6 +418,23 @@ impl Peers {
         let header = self.header(Kind::Sequencer);
         if let Some(guest) = self.inbound.get_mut(place).and_then(Inbound::guest) {
             guest.tell(&header, |out| put_sequencer(session, at, out));
+            self.mark(place);
+        }
+    }
+
+    /// Tells all native clients, and those to come, how this replica fares, if that is news.
+    pub fn fare(&mut self, condition: Condition) {
+        if self.condition.replace(condition) != Some(condition) {
+            let places: Vec<u32> = self.guests.values().copied().collect();
+            places.into_iter().for_each(|place| self.tell_condition(place));
+        }
+    }
+
+    fn tell_condition(&mut self, place: u32) {
+        let Some(condition) = self.condition else { return };
+        let header = self.header(Kind::Condition);
+        if let Some(guest) = self.inbound.get_mut(place).and_then(Inbound::guest) {
+            guest.tell(&header, |out| condition.encode(out));
             self.mark(place);
         }
     }

@@ -9,7 +9,7 @@ use smr::{
     ClientMessage, Effect, GroupId, Host, Input, Now, OpNumber, Protocol, Report, Role,
     StateMachine, StoreNumber, To, View,
 };
-use wire::Kind;
+use wire::{Condition, Kind};
 
 use crate::attached::Application;
 use crate::clock;
@@ -372,6 +372,10 @@ impl<F: Face, P: Family> Core<F, P> {
         }
         if report.role == Role::StateLost {
             self.gateway.on_state_lost();
+        }
+        if !P::IS_ASKED {
+            let is_full = self.status.disk_full && report.role == Role::Primary;
+            self.peers.fare(Condition { is_full, is_lost: report.role == Role::StateLost });
         }
     }
 

@@ -10,7 +10,6 @@ use smr::{ClientId, OpNumber, Request, RequestNumber};
 
 use crate::event::{Content, Ordered};
 use crate::replica::{Replica, Status};
-use crate::slots::Slot;
 
 type Key = (ClientId, RequestNumber);
 
@@ -68,12 +67,7 @@ impl Replica {
             return;
         }
         let entry = self.request_entry(slot, ordered.unix_ms, request);
-        if let Some(known) = self.slot_mut(slot)
-            && matches!(known, Slot::Unknown | Slot::Missing)
-        {
-            *known = Slot::Request(entry);
-            self.gaps.close(slot);
-        }
+        self.fill(slot, entry);
     }
 
     /// The request of an ordered message; if its body is missing, the slot waits for that.

@@ -38,6 +38,16 @@ pub enum Bug {
     NoOpUnstored,
     /// The client that was told of a loss does not send again what was lost.
     ReplaysNothing,
+    /// Nothing bounds the bytes of what may still change.
+    TakesEverything,
+    /// A restarted replica takes nothing of its log for stable but its checkpoint.
+    ForgetsTheStable,
+    /// While members change, a majority of the new ones is enough.
+    CountsTheNewAlone,
+    /// A replica that is no member counts.
+    CountsStrangers,
+    /// The change of members is taken for done as soon as its view has started.
+    SettlesAtOnce,
     /// The vote for a view leaves before the view is on disk.
     VoteBeforeStored,
 }

@@ -13,6 +13,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use oum::Members;
 use smr::client::OnLoss;
 use smr::{
     ClientId, Incarnation, MAX_OUTSTANDING, MAX_REPLICAS, Now, OpNumber, Outcome, ReplicaId,
@@ -28,10 +29,12 @@ use crate::lives::Lives;
 pub struct Finished {
     /// Which.
     pub number: RequestNumber,
-    /// The view and slot that f + 1 replicas agreed on.
+    /// The view and slot that a quorum agreed on.
     pub view: View,
     /// The slot: the request was executed there, or before.
     pub position: Viewstamp,
+    /// The durable point that the leader knew: it covers what it is not smaller than.
+    pub durable: Viewstamp,
     /// The service's answer.
     pub body: Bytes,
     /// It was answered before, and its effect was lost: this is the answer of its repetition.
@@ -59,12 +62,16 @@ const TENTATIVE_BYTES: usize = 16 << 20;
 /// How often the time between two sendings is doubled.
 const MOST_DOUBLINGS: u32 = 5;
 
+/// A request that was sent more often is sent in vain.
+const FEW_TRIES: u32 = 3;
+
 #[derive(Debug)]
 struct Heard {
     life: Incarnation,
     view: View,
     position: Viewstamp,
-    durable: OpNumber,
+    durable: Viewstamp,
+    members: Members,
     body: Bytes,
 }
 
@@ -263,6 +270,16 @@ impl Client {
         numbers.into_iter().for_each(|number| self.send(now, number, sends));
     }
 
+    /// The oldest request that is not done, if it was sent again and again. Told to the replicas
+    /// directly, as a body is, it tells them that they should have heard of it: that the sequencer is
+    /// not heard by any of them, nobody else can know.
+    pub fn in_vain(&self) -> Option<Request> {
+        let (&number, asked) = self.asked.iter().next()?;
+        let (client, oldest_unanswered, body) = (self.id, number, asked.body.clone());
+        let request = Request { client, number, oldest_unanswered, body };
+        (asked.tries > FEW_TRIES).then_some(request)
+    }
+
     /// A replica's reply. Returns the request that it completes.
     pub fn on_reply(&mut self, now: Now, reply: Reply) -> Option<Finished> {
         let is_ours = reply.reply.client == self.id && !reply.reply.read;
@@ -271,6 +288,7 @@ impl Client {
         }
         self.lives.merge(&reply.lives);
         let (is_leaders, life) = (reply.is_leaders(), reply.lives.of(reply.from));
+        let members = reply.members;
         let smr::Reply { number, view, outcome, durable, .. } = reply.reply;
         let (position, body) = match outcome {
             // Of a log that may be lost otherwise: the request is sent again.
@@ -296,7 +314,7 @@ impl Client {
             .as_ref()
             .is_none_or(|old| (old.life, old.view, old.position.op) < (life, view, position.op));
         if is_news {
-            *heard = Some(Heard { life, view, position, durable: durable.op, body });
+            *heard = Some(Heard { life, view, position, durable, members, body });
         }
         self.finish(number)
     }
@@ -368,7 +386,7 @@ impl Client {
         }
     }
 
-    /// Whether f + 1 present lives, the leader's among them, agree on view and slot.
+    /// Whether present lives of a quorum, the leader's among them, agree on view and slot.
     fn finish(&mut self, number: RequestNumber) -> Option<Finished> {
         let count_dead = self.bug(Bug::ClientCountsTheDead);
         let heard = &self.asked.get(&number)?.heard;
@@ -380,19 +398,19 @@ impl Client {
                 heard.iter().enumerate().filter_map(|(id, heard)| Some((id, heard.as_ref()?)));
             some.filter(counts)
         };
-        let quorum = (usize::from(self.replicas) - 1) / 2 + 1;
         let leads = |id: usize, heard: &Heard| heard.view.primary().index() == id;
         let any = self.bug(Bug::ClientForgetsTheLeader);
         let agreed = |leader: &Heard| {
             let same =
                 |other: &Heard| (other.view, other.position) == (leader.view, leader.position);
-            all().filter(|(_, other)| same(other)).count() >= quorum
+            let agrees = |id: ReplicaId| all().any(|(of, other)| of == id.index() && same(other));
+            leader.members.is_quorum(agrees)
         };
         let (_, leader) = all().find(|&(id, heard)| (any || leads(id, heard)) && agreed(heard))?;
         let Heard { view, position, durable, .. } = *leader;
         let body = leader.body.clone();
         let asked = self.asked.remove(&number).expect("just seen");
-        self.keep(number, position.op, asked.body, durable);
-        Some(Finished { number, view, position, body, again: asked.again })
+        self.keep(number, position.op, asked.body, durable.op);
+        Some(Finished { number, view, position, durable, body, again: asked.again })
     }
 }

@@ -44,8 +44,11 @@ pub struct Limits {
     /// How many slots beyond an open gap are kept, from 1. What comes further ahead is taken for
     /// dropped.
     pub ahead: usize,
-    /// How many slots beyond the sync-point are taken, from 1: with more, nothing is received.
-    pub unsynced: u64,
+    /// How many slots beyond what is stable are taken, from 1: with more, nothing is received.
+    pub unstable: u64,
+    /// The same in bytes of requests, from 1, but for one that exceeds it, and for what the leader
+    /// has told of, which is bounded there: VIEW-CHANGE and START-VIEW carry twice as much at most.
+    pub unstable_bytes: usize,
     /// A leader synchronises when so many slots were added, from 1.
     pub sync_every: u64,
     /// Entries below the sync-point are kept for replicas that lag behind up to this many bytes;
@@ -63,8 +66,9 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             ahead: 65_536,
-            unsynced: 1 << 20,
-            sync_every: 4_096,
+            unstable: 1 << 17,
+            unstable_bytes: 16 << 20,
+            sync_every: 512,
             log_bytes: 64 << 20,
             transfer_bytes: 1 << 20,
             body_bytes: 64 << 20,
@@ -78,7 +82,8 @@ impl Limits {
     pub fn tiny() -> Limits {
         Limits {
             ahead: 12,
-            unsynced: 40,
+            unstable: 40,
+            unstable_bytes: 5_000,
             sync_every: 8,
             log_bytes: 2_000,
             transfer_bytes: 600,
@@ -126,10 +131,13 @@ impl Config {
     /// # Panics
     /// If a number is out of its range.
     pub(crate) fn check(&self) {
-        let Limits { ahead, unsynced, sync_every, gap_batch, .. } = self.limits;
+        let Limits { ahead, unstable, unstable_bytes, sync_every, gap_batch, .. } = self.limits;
         assert!((1..=smr::MAX_REPLICAS).contains(&self.replicas), "1 to 9 replicas");
         assert!(self.identity.replica.0 < self.replicas, "the replica is one of its group");
-        assert!(ahead > 0 && unsynced > 0, "nothing is received without room");
+        assert!(
+            ahead > 0 && unstable > 0 && unstable_bytes > 0,
+            "nothing is received without room"
+        );
         assert!(sync_every > 0 && gap_batch > 0, "nothing moves without them");
     }
 }

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-use oum::{Delivery, Session};
+use oum::{Delivery, Members, Session};
 use smr::codec::{Malformed, Reader, Writer};
 use smr::{Outcome, ReplicaId, Request, View};
 
@@ -16,6 +16,14 @@ pub enum Event {
     /// What the group's receiver delivers: a message's payload ([`Ordered`]), a drop notification,
     /// the end of a session.
     Delivery(Delivery),
+    /// The controllers' word: there is this session, and these count in it. A host that has
+    /// controllers does not hand on [`Delivery::Terminated`], which says that the same count.
+    Session {
+        /// The session.
+        session: Session,
+        /// Who counts.
+        members: Members,
+    },
     /// A request that is too long for a datagram, sent by its client before its digest is ordered.
     Body(Request),
 }
@@ -103,6 +111,8 @@ impl Ordered {
 pub struct Reply {
     /// Who says so.
     pub from: ReplicaId,
+    /// Who counts in its view's session.
+    pub members: Members,
     /// The lives that it knows, its own included.
     pub lives: Lives,
     /// View and slot; the result if `from` leads the view, nothing otherwise.
@@ -111,7 +121,7 @@ pub struct Reply {
 
 impl Reply {
     /// The most bytes that a reply takes beside what it carries.
-    pub const OVERHEAD: usize = 2 + 8 * smr::MAX_REPLICAS as usize;
+    pub const OVERHEAD: usize = 2 + 4 + 8 * smr::MAX_REPLICAS as usize;
 
     /// Whether this is the reply of its view's leader, which carries the result.
     pub fn is_leaders(&self) -> bool {
@@ -122,6 +132,7 @@ impl Reply {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut writer = Writer::new(out);
         writer.u8(self.from.0);
+        self.members.encode(&mut writer);
         self.lives.encode(&mut writer);
         self.reply.encode(out);
     }
@@ -132,12 +143,13 @@ impl Reply {
     /// If the bytes are none.
     pub fn decode(bytes: Bytes) -> Result<Reply, Malformed> {
         let mut from = Reader::new(bytes.clone());
-        let (id, lives) = (ReplicaId(from.u8()?), Lives::decode(&mut from)?);
+        let (id, members) = (ReplicaId(from.u8()?), Members::decode(&mut from)?);
+        let lives = Lives::decode(&mut from)?;
         let read = bytes.len() - from.remaining();
         let reply = smr::Reply::decode(bytes.slice(read..))?;
         if id.0 >= lives.replicas() || matches!(reply.outcome, Outcome::MustLog) {
             return Err(Malformed);
         }
-        Ok(Reply { from: id, lives, reply })
+        Ok(Reply { from: id, members, lives, reply })
     }
 }

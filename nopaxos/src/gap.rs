@@ -9,11 +9,12 @@ use alloc::vec::Vec;
 
 use smr::{Entry, Incarnation, MAX_REPLICAS, Now, OpNumber, ReplicaId};
 
+use crate::ahead::Slot;
 use crate::bug::Bug;
 use crate::config::Timing;
 use crate::message::Body;
 use crate::replica::{Out, Replica};
-use crate::slots::{Slot, is_no_op};
+use crate::slots::is_no_op;
 
 #[derive(Debug, Default)]
 struct Gap {
@@ -60,11 +61,11 @@ impl Gaps {
     }
 
     /// When the next of them is to be decided, or to be asked for again.
-    pub(crate) fn next_at(&self, leads: bool, timing: &Timing) -> Option<u64> {
-        let again = again(leads, timing);
+    pub(crate) fn next_at(&self, leads: bool, full: bool, timing: &Timing) -> Option<u64> {
+        let again = again(leads && !full, timing);
         let at = |open: &Gap| match open.asked_at {
             Some(at) if open.agreed.is_some() => at + timing.retry,
-            Some(at) if leads => (at + again).min(open.since + timing.gap),
+            Some(at) if leads && !full => (at + again).min(open.since + timing.gap),
             Some(at) => at + again,
             None => 0,
         };
@@ -75,7 +76,8 @@ impl Gaps {
 /// After how long a dropped request is asked for again. Who was asked may have it and not know yet,
 /// behind a gap of its own that its receiver has not given up.
 fn again(leads: bool, timing: &Timing) -> u64 {
-    // A leader that looks for no time at all does not ask again; a follower does not give up.
+    // A leader that looks for no time at all does not ask again; a follower does not give up, nor
+    // does a leader before it has room.
     if leads { timing.gap / 4 } else { (timing.gap / 4).max(timing.retry / 16) }
 }
 
@@ -99,18 +101,22 @@ impl Replica {
     /// Asks the leader, or as the leader everybody, for what was dropped.
     fn ask_for_gaps(&mut self, now: Now, out: &mut Out) {
         let leads = self.leads();
-        let again = again(leads, &self.config.timing);
+        let (full, told) = (self.is_full(), self.next_told());
+        let front = self.log.last().op.next();
+        let again = again(leads && !full, &self.config.timing);
         let mut slots = Vec::new();
         for (&slot, gap) in &mut self.gaps.open {
             let is_due = gap.asked_at.is_none_or(|at| now.micros >= at + again);
             if gap.agreed.is_some() || !is_due {
                 continue;
             }
-            if gap.asked_at.is_none() {
-                gap.since = now.micros;
+            if gap.asked_at.is_none() || (full && slot != front) {
+                gap.since = now.micros; // when there is room it is looked for
             }
             gap.asked_at = Some(now.micros);
-            slots.push(slot);
+            if !full || Some(slot) == told {
+                slots.push(slot);
+            }
         }
         for batch in slots.chunks(self.config.limits.gap_batch) {
             let body = Body::GapRequest { slots: batch.to_vec() };
@@ -120,18 +126,19 @@ impl Replica {
 
     /// Step 1: decides what was not found; step 3: passes what f others have agreed to.
     fn lead_gaps(&mut self, now: Now, out: &mut Out) {
-        let (gap_time, retry, f) = (self.config.timing.gap, self.config.timing.retry, self.f());
-        let others = u32::from(self.config.replicas) - 1;
+        let (gap_time, retry) = (self.config.timing.gap, self.config.timing.retry);
+        let (me, members) = (self.me, self.counting());
+        // While it is full, only what the rest waits for is decided.
+        let (full, front) = (self.is_full(), self.log.last().op.next());
         let (mut tell, mut passed, mut decided) = (Vec::new(), Vec::new(), Vec::new());
         let (lives, count_dead) = (self.lives, self.bug(Bug::CountsTheDead));
-        let counts = |(id, life): (usize, &Option<Incarnation>)| {
-            life.is_some_and(|life| count_dead || life >= lives.of(ReplicaId(id as u8)))
-        };
         let no_quorum = self.bug(Bug::NoOpWithoutQuorum);
         for (&slot, gap) in &mut self.gaps.open {
             let Some(agreed) = &gap.agreed else {
                 let is_over = gap.asked_at.is_some() && now.micros >= gap.since + gap_time;
-                if is_over || gap.missing.count_ones() == others {
+                let misses = |id: ReplicaId| id == me || gap.missing & 1 << id.0 != 0;
+                let may_be_found = full && slot != front;
+                if (is_over && !may_be_found) || members.counting().all(misses) {
                     gap.agreed = Some([None; MAX_REPLICAS as usize]);
                     gap.asked_at = Some(now.micros);
                     decided.push(slot);
@@ -139,7 +146,10 @@ impl Replica {
                 }
                 continue;
             };
-            if no_quorum || agreed.iter().enumerate().filter(|&vote| counts(vote)).count() >= f {
+            let agrees = |id: ReplicaId| {
+                agreed[id.index()].is_some_and(|life| count_dead || life >= lives.of(id))
+            };
+            if no_quorum || members.is_quorum(|id| id == me || agrees(id)) {
                 passed.push(slot);
             } else if gap.asked_at.is_none_or(|at| now.micros >= at + retry) {
                 gap.asked_at = Some(now.micros);
@@ -147,8 +157,8 @@ impl Replica {
             }
         }
         for slot in decided {
-            let known = self.slot_mut(slot).expect("it was kept when it was opened");
-            *known = Slot::NoOp;
+            let index = self.place(slot).expect("it was kept when it was opened");
+            self.ahead.put(index, Slot::NoOp);
         }
         for batch in tell.chunks(self.config.limits.gap_batch) {
             self.broadcast(Body::GapCommit { slots: batch.to_vec() }, out);
@@ -180,10 +190,21 @@ impl Replica {
             }
             return is_of_view;
         }
-        let Some(known) = self.slot_mut(slot) else { return false };
-        *known = Slot::NoOp;
+        let Some(index) = self.place(slot) else { return false };
+        self.ahead.put(index, Slot::NoOp);
         self.gaps.close(slot);
         true
+    }
+
+    /// The leader has a NO-OP in this slot. False if the slot was known before.
+    fn learn_no_op(&mut self, slot: OpNumber) -> bool {
+        let Some(index) = self.place(slot) else { return false };
+        let is_open = matches!(self.ahead.get(index), Some(Slot::Unknown | Slot::Missing));
+        if is_open {
+            self.ahead.put(index, Slot::NoOp);
+            self.gaps.close(slot);
+        }
+        is_open
     }
 
     /// GAP-COMMIT-REP, when all slots up to it are filled, and where it must be on disk.
@@ -248,12 +269,8 @@ impl Replica {
             if entry.viewstamp.view != view || (is_no_op && !of_leader) {
                 continue;
             }
-            let Some(known) = self.slot_mut(slot) else { continue };
-            if matches!(known, Slot::Unknown | Slot::Missing) {
-                *known = if is_no_op { Slot::NoOp } else { Slot::Request(entry) };
-                self.gaps.close(slot);
-                self.tally.found += 1;
-            }
+            let found = if is_no_op { self.learn_no_op(slot) } else { self.fill(slot, entry) };
+            self.tally.found += u64::from(found);
         }
         for slot in missing {
             if let Some(gap) = self.gaps.open.get_mut(slot) {

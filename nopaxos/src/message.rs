@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-use oum::Session;
+use oum::{Members, Session};
 use smr::codec::{Malformed, Reader, Writer};
 use smr::{CheckpointChunk, Entry, OpNumber, Viewstamp};
 
@@ -130,6 +130,8 @@ pub enum Body {
 pub struct Message {
     /// The sender's view.
     pub view: ViewId,
+    /// Who counts in its session, if the sender knows.
+    pub members: Members,
     /// The lives that it knows.
     pub lives: Lives,
     /// What it says.
@@ -172,7 +174,9 @@ fn encode_entries(entries: &[Arc<Entry>], out: &mut Writer<'_>) {
 }
 
 fn decode_entries(from: &mut Reader) -> Result<Vec<Arc<Entry>>, Malformed> {
-    (0..from.count(ENTRY_BYTES)?).map(|_| Entry::decode(from).map(Arc::new)).collect()
+    // What its sender knew to be stable is not known of this replica's log (`slots::note_stable`).
+    let entry = |from: &mut Reader| Entry::decode(from).map(|e| Entry { commit: OpNumber(0), ..e });
+    (0..from.count(ENTRY_BYTES)?).map(|_| entry(from).map(Arc::new)).collect()
 }
 
 impl Suffix {
@@ -315,6 +319,7 @@ impl Message {
         let mut out = Writer::new(out);
         out.u32(self.view.leader_number);
         out.u32(self.view.session.0);
+        self.members.encode(&mut out);
         self.lives.encode(&mut out);
         self.body.encode(&mut out);
     }
@@ -329,9 +334,9 @@ impl Message {
         if view.session.0 > MAX_SESSION {
             return Err(Malformed);
         }
-        let lives = Lives::decode(&mut from)?;
+        let (members, lives) = (Members::decode(&mut from)?, Lives::decode(&mut from)?);
         let body = Body::decode(&mut from)?;
         from.finish()?;
-        Ok(Message { view, lives, body })
+        Ok(Message { view, members, lives, body })
     }
 }

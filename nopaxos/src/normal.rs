@@ -8,10 +8,10 @@ use oum::Session;
 use smr::contract::Output;
 use smr::{Content, Durability, OpNumber, Outcome, Protocol, Viewstamp};
 
+use crate::ahead::Slot;
 use crate::bug::Bug;
 use crate::event::{Effect, Ordered};
 use crate::replica::{Out, Replica, Status};
-use crate::slots::Slot;
 
 impl Replica {
     /// A message of the group.
@@ -28,11 +28,8 @@ impl Replica {
     }
 
     fn hold(&mut self, session: Session, sequence: u64, ordered: Arc<Ordered>) {
-        if self.held.len() < self.config.limits.ahead {
-            self.held.insert((session, sequence), ordered);
-        } else {
-            self.tally.overflow += 1;
-        }
+        let kept = self.held.keep((session, sequence), ordered, &self.config.limits);
+        self.tally.overflow += u64::from(!kept);
     }
 
     /// Every replica that reads a payload that is no request has a NO-OP there.
@@ -44,7 +41,7 @@ impl Replica {
         }
         self.horizon = self.horizon.max(sequence.saturating_add(1));
         self.expect(sequence);
-        if self.slot_mut(slot).is_none() {
+        if self.place(slot).is_none() || !self.takes(slot) {
             self.tally.overflow += 1;
             return; // as if it had been dropped
         }
@@ -61,11 +58,7 @@ impl Replica {
         let Some(entry) = entry else {
             return self.expect(sequence.saturating_add(1)); // its body was dropped
         };
-        let known = self.slot_mut(slot).expect("there is room for it");
-        if matches!(known, Slot::Unknown | Slot::Missing) {
-            *known = Slot::Request(entry);
-            self.gaps.close(slot);
-        }
+        self.fill(slot, entry);
         self.expected = self.expected.max(sequence.saturating_add(1));
     }
 
@@ -111,9 +104,9 @@ impl Replica {
             if slot <= self.log.last().op {
                 continue;
             }
-            let Some(known) = self.slot_mut(slot) else { return };
-            if matches!(known, Slot::Unknown) {
-                *known = Slot::Missing;
+            let Some(index) = self.place(slot).filter(|_| self.takes(slot)) else { return };
+            if matches!(self.ahead.get(index), Some(Slot::Unknown)) {
+                self.ahead.put(index, Slot::Missing);
                 self.gaps.open(slot);
                 self.tally.missing += 1;
             }
@@ -140,7 +133,7 @@ impl Replica {
         self.horizon = self.expected;
         self.origin = (self.log.last().op.next(), self.expected);
         let held = core::mem::take(&mut self.held);
-        for ((of, sequence), ordered) in held {
+        for ((of, sequence), ordered) in held.into_messages() {
             if of == session && sequence >= self.origin.1 {
                 self.take(sequence, Some(&ordered));
             } else if of > session {
@@ -156,7 +149,7 @@ impl Replica {
         let (slot, first) = self.origin;
         let above = self.log.last().op.0 + 1;
         let ahead = core::mem::take(&mut self.ahead);
-        for (index, known) in ahead.into_iter().enumerate() {
+        for (index, known) in ahead.iter().enumerate() {
             let Slot::Request(entry) = known else { continue };
             let Content::Batch { unix_ms, requests } = &entry.content else { continue };
             let Some(request) = requests.first() else { continue };
@@ -227,7 +220,7 @@ impl Replica {
     }
 
     fn reply_beyond_gap(&self, out: &mut Out) {
-        for known in &self.ahead {
+        for known in self.ahead.iter() {
             if let Slot::Request(entry) = known {
                 self.reply_to(&entry.content, entry.viewstamp, out);
             }

@@ -1,9 +1,10 @@
 //! Recovery of a replica that has restarted and may have forgotten what it promised ([NOPaxos]
 //! 5.2.5).
 //!
-//! Its new incarnation goes to f + 1 others first: whichever quorum is counted afterwards, one of
-//! it knows that what the former life said is void. Then it takes the log of the leader of the
-//! latest view among those f + 1, as it is after the leader has learned of the new life.
+//! Its new incarnation goes to so many others first that every quorum has one of them: whichever is
+//! counted afterwards, one of it knows that what the former life said is void. Then it takes the log
+//! of the leader of the latest view among those, as it is after the leader has learned of the new
+//! life.
 
 use smr::{Durability, Incarnation, MAX_REPLICAS, Now, ReplicaId};
 
@@ -55,7 +56,9 @@ impl Replica {
             }
         } else if self.must_make_do(now) {
             self.status = Status::ViewChange;
-            self.start_view_change(now, self.view.next_leader(), out);
+            let next = self.view.next_leader();
+            let session = next.session.max(self.latest_session());
+            self.start_view_change(now, ViewId { session, ..next }, out);
         }
     }
 
@@ -65,21 +68,21 @@ impl Replica {
         self.config.durability == Durability::Lazy
             && self.recovery.keeps
             && now.micros >= self.recovery.desperate_at
-            && self.recovering() > self.f()
+            && self.too_many_recover()
     }
 
-    /// How many replicas are known to be recovering, this one included.
-    fn recovering(&self) -> usize {
-        let told = self.recovery.told.iter().enumerate();
-        let is = |(id, told): (usize, &Option<Told>)| {
-            told.is_some_and(|told| told.recovering && self.counts(ReplicaId(id as u8), told.life))
+    /// Whether those that are not recovering, as this one is, are too few for a quorum.
+    fn too_many_recover(&self) -> bool {
+        let recovers = |id: ReplicaId| {
+            let told = self.recovery.told[id.index()];
+            id == self.me || told.is_some_and(|told| told.recovering && self.counts(id, told.life))
         };
-        1 + told.filter(|&told| is(told)).count()
+        self.latest_members().meets_quorums(recovers)
     }
 
     /// Whether too many replicas have forgotten for any to recover.
     pub(crate) fn state_is_lost(&self) -> bool {
-        !self.recovery.keeps && self.recovering() > self.f()
+        !self.recovery.keeps && self.too_many_recover()
     }
 
     pub(crate) fn on_recover(&self, from: ReplicaId, out: &mut Out) {
@@ -97,15 +100,16 @@ impl Replica {
         }
     }
 
-    /// The latest view among f + 1 others in status Normal that know this life.
+    /// The latest view among others in status Normal that know this life, if every quorum has one
+    /// of them.
     pub(crate) fn latest_told(&self) -> Option<ViewId> {
-        let told = self.recovery.told.iter().enumerate().filter_map(|(id, told)| {
-            told.filter(|told| told.normal && self.counts(ReplicaId(id as u8), told.life))
-        });
-        let (count, latest) = told.fold((0, ViewId::default()), |(count, latest), told| {
-            (count + 1, latest.join(told.view))
-        });
-        (count > self.f()).then_some(latest)
+        let told = |id: ReplicaId| {
+            let told = self.recovery.told[id.index()];
+            told.filter(|told| told.normal && self.counts(id, told.life))
+        };
+        let views = self.ids().filter_map(|id| Some(told(id)?.view));
+        let latest = views.fold(ViewId::default(), ViewId::join);
+        self.latest_members().meets_quorums(|id| told(id).is_some()).then_some(latest)
     }
 
     /// Whether START-VIEW of this view, from one that knew these lives, ends the recovery.

@@ -4,10 +4,9 @@
 //! order, whichever input made it so. What promises something is therefore sent in one place, and
 //! looks at the disk there.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::sync::Arc;
+use alloc::collections::{BTreeMap, BTreeSet};
 
-use oum::{Delivery, Session};
+use oum::{Delivery, Members};
 use smr::contract::{InputOf, Output, Outputs, Recovered};
 use smr::fetch::Fetch;
 use smr::lineage::Lineage;
@@ -17,15 +16,17 @@ use smr::{
     Report, RequestNumber, Role, To, Trust, View, Viewstamp,
 };
 
+use crate::ahead::Ahead;
 use crate::bodies::Bodies;
 use crate::bug::Bug;
 use crate::config::Config;
-use crate::event::{Effect, Event, Ordered, Reply};
+use crate::event::{Effect, Event, Reply};
 use crate::gap::Gaps;
+use crate::held::Held;
 use crate::lives::Lives;
 use crate::message::{Body, Message};
 use crate::recovery::Recovery;
-use crate::slots::Slot;
+use crate::roster::Roster;
 use crate::storage::Stores;
 use crate::sync::Sync;
 use crate::timers::Timers;
@@ -73,10 +74,11 @@ pub struct Replica {
     pub(crate) me: ReplicaId,
     pub(crate) status: Status,
     pub(crate) view: ViewId,
+    pub(crate) roster: Roster,
     pub(crate) lives: Lives,
     pub(crate) log: Log,
     pub(crate) lineage: Lineage,
-    pub(crate) ahead: VecDeque<Slot>,
+    pub(crate) ahead: Ahead,
     /// The slot of the message with number `origin.1` of the view's session.
     pub(crate) origin: (OpNumber, u64),
     /// The next number whose slot is not accounted for.
@@ -85,7 +87,7 @@ pub struct Replica {
     /// `expected`, if there was no room.
     pub(crate) horizon: u64,
     /// What was delivered in status ViewChange: the next view may have room for it.
-    pub(crate) held: BTreeMap<(Session, u64), Arc<Ordered>>,
+    pub(crate) held: Held,
     pub(crate) sync_point: OpNumber,
     pub(crate) durable_point: OpNumber,
     pub(crate) executed: OpNumber,
@@ -123,14 +125,15 @@ impl Replica {
             me,
             status: Status::Recovering,
             view: ViewId::default(),
+            roster: Roster::default(),
             lives,
             log: Log::new(Viewstamp::default()),
             lineage: Lineage::default(),
-            ahead: VecDeque::new(),
+            ahead: Ahead::default(),
             origin: (OpNumber(1), 1),
             expected: 1,
             horizon: 1,
-            held: BTreeMap::new(),
+            held: Held::default(),
             sync_point: OpNumber(0),
             durable_point: OpNumber(0),
             executed: OpNumber(0),
@@ -192,7 +195,7 @@ impl Replica {
 
     /// Makes this replica's reply of what its host says to a client.
     pub fn sign(&self, reply: smr::Reply) -> Reply {
-        Reply { from: self.me, lives: self.lives, reply }
+        Reply { from: self.me, members: self.members(), lives: self.lives, reply }
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -203,11 +206,6 @@ impl Replica {
     #[cfg(not(feature = "planted-bugs"))]
     pub(crate) fn bug(&self, _: Bug) -> bool {
         false
-    }
-
-    /// f: how many replicas may fail.
-    pub(crate) fn f(&self) -> usize {
-        (usize::from(self.config.replicas) - 1) / 2
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
@@ -223,13 +221,15 @@ impl Replica {
     }
 
     pub(crate) fn send(&self, to: ReplicaId, body: Body, out: &mut Out) {
-        let message = Message { view: self.view, lives: self.lives, body };
-        out.push(Output::Send(To::One(to), message));
+        out.push(Output::Send(To::One(to), self.message(body)));
     }
 
     pub(crate) fn broadcast(&self, body: Body, out: &mut Out) {
-        let message = Message { view: self.view, lives: self.lives, body };
-        out.push(Output::Send(To::Others, message));
+        out.push(Output::Send(To::Others, self.message(body)));
+    }
+
+    fn message(&self, body: Body) -> Message {
+        Message { view: self.view, members: self.members(), lives: self.lives, body }
     }
 
     /// Whether what a replica said in this life still counts: no later one of it is known.
@@ -237,9 +237,12 @@ impl Replica {
         life >= self.lives.of(id) || self.bug(Bug::CountsTheDead)
     }
 
-    fn on_start(&mut self, now: Now, recovered: Recovered) {
+    fn on_start(&mut self, now: Now, recovered: Recovered, out: &mut Out) {
         let Recovered { trust, view, log, checkpoint } = recovered;
         self.view = ViewId::from_view(view);
+        if trust == Trust::New {
+            self.roster.learn(self.view.session, Members::all(self.config.replicas));
+        }
         self.timers.start(now, &self.config);
         self.status = match trust {
             Trust::New => Status::Normal,
@@ -248,9 +251,11 @@ impl Replica {
             Trust::Intact | Trust::Lost => Status::Recovering,
         };
         let keeps = trust == Trust::Intact && self.logs();
+        let mut stable = OpNumber(0);
         if keeps {
             for entry in log.above(log.base().op) {
                 self.lineage.extend(entry.viewstamp);
+                stable = stable.max(entry.commit);
             }
             self.log = log;
             let position = checkpoint.unwrap_or_default();
@@ -261,6 +266,10 @@ impl Replica {
             self.change.muted = Some(self.view);
         }
         self.stores.start(view, self.log.last());
+        if stable > self.sync_point && !self.bug(Bug::ForgetsTheStable) {
+            self.advance_sync(stable, out);
+            self.advance_durable(stable, out);
+        }
         self.recovery.begin(now, &self.config, keeps);
         self.suspect_later(now);
     }
@@ -283,6 +292,7 @@ impl Replica {
             self.tally.nonsense += 1;
             return;
         }
+        self.roster.learn(message.view.session, message.members);
         self.lives.merge(&message.lives);
         self.lives.learn(from, incarnation);
         if !self.counts(from, incarnation) {
@@ -342,6 +352,9 @@ impl Replica {
     fn on_event(&mut self, now: Now, event: Event, out: &mut Out) {
         let delivery = match event {
             Event::Delivery(delivery) => delivery,
+            Event::Session { session, members } => {
+                return self.on_session(now, session, members, out);
+            }
             Event::Body(request) => return self.on_body(request),
         };
         let (Delivery::Message { session, .. }
@@ -356,7 +369,10 @@ impl Replica {
                 self.on_ordered(session, sequence, payload);
             }
             Delivery::Drop { session, first, last } => self.on_dropped(session, first, last),
-            Delivery::Terminated { session } => self.on_terminated(now, session, out),
+            // Where nobody names its members they are those of the session before.
+            Delivery::Terminated { session } => {
+                self.on_session(now, session, self.latest_members(), out);
+            }
         }
     }
 
@@ -384,7 +400,7 @@ impl Protocol for Replica {
 
     fn step(&mut self, now: Now, input: InputOf<Replica>, out: &mut Out) {
         match input {
-            Input::Start(recovered) => self.on_start(now, recovered),
+            Input::Start(recovered) => self.on_start(now, recovered, out),
             Input::Message { from, incarnation, message } => {
                 self.on_message(now, from, incarnation, message, out);
             }

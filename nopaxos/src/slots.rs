@@ -12,21 +12,9 @@ use alloc::vec::Vec;
 use smr::contract::Output;
 use smr::{Content, Durability, Entry, Log, OpNumber, Request, Viewstamp};
 
+use crate::ahead::Slot;
 use crate::bug::Bug;
 use crate::replica::{Out, Replica, Status};
-
-/// What is known of a slot above the log.
-#[derive(Clone, Debug)]
-pub(crate) enum Slot {
-    /// Its message has not come yet.
-    Unknown,
-    /// Its message was dropped on the way here.
-    Missing,
-    /// The leader has decided that nothing is executed in it.
-    NoOp,
-    /// Its request.
-    Request(Arc<Entry>),
-}
 
 /// Whether nothing is executed in a slot though a message had its number.
 pub(crate) fn is_no_op(entry: &Entry) -> bool {
@@ -35,6 +23,12 @@ pub(crate) fn is_no_op(entry: &Entry) -> bool {
 
 fn is_same(a: &Entry, b: &Entry) -> bool {
     a.viewstamp == b.viewstamp && is_no_op(a) == is_no_op(b)
+}
+
+/// An entry's `commit` is what its own replica knew to be stable, so that its log on disk tells:
+/// what a restarted replica votes with has a bound, too. What others have put there counts nothing.
+pub(crate) fn note_stable(entry: &mut Arc<Entry>, stable: OpNumber) {
+    Arc::make_mut(entry).commit = stable;
 }
 
 impl Replica {
@@ -75,29 +69,57 @@ impl Replica {
         self.log.append(entry);
     }
 
-    /// What is known of a slot above the log, if it is near enough to be kept.
-    pub(crate) fn slot_mut(&mut self, slot: OpNumber) -> Option<&mut Slot> {
+    /// The place in `ahead` of a slot above the log, if it is near enough to be kept.
+    pub(crate) fn place(&mut self, slot: OpNumber) -> Option<usize> {
         let index = usize::try_from(slot.0.checked_sub(self.log.last().op.0 + 1)?).ok()?;
-        let is_far = slot.0 > self.sync_point.0.saturating_add(self.config.limits.unsynced);
+        let is_far = slot.0 > self.floor().0.saturating_add(self.config.limits.unstable);
         if index >= self.config.limits.ahead || is_far {
             return None;
         }
-        if self.ahead.len() <= index {
-            self.ahead.resize(index + 1, Slot::Unknown);
+        self.ahead.reach(index);
+        Some(index)
+    }
+
+    /// Whether a request is taken into this slot. While what may still change has too many bytes,
+    /// only the next one of those that the leader has told of is: it makes room when it becomes
+    /// stable, and they are bounded at the leader.
+    pub(crate) fn takes(&self, slot: OpNumber) -> bool {
+        !self.is_full() || Some(slot) == self.next_told()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        let unstable = self.log.bytes_above(self.floor()) + self.ahead.bytes();
+        unstable >= self.config.limits.unstable_bytes && !self.bug(Bug::TakesEverything)
+    }
+
+    /// The slot after the log's end, if the leader has told of it.
+    pub(crate) fn next_told(&self) -> Option<OpNumber> {
+        Some(self.log.last().op.next()).filter(|&next| self.sync.is_told(next))
+    }
+
+    /// A slot above the log has this request. False if it was known before, or is not taken.
+    pub(crate) fn fill(&mut self, slot: OpNumber, mut entry: Arc<Entry>) -> bool {
+        let Some(index) = self.place(slot) else { return false };
+        let is_open = matches!(self.ahead.get(index), Some(Slot::Unknown | Slot::Missing));
+        if is_open && self.takes(slot) {
+            note_stable(&mut entry, self.floor());
+            self.ahead.put(index, Slot::Request(entry));
+            self.gaps.close(slot);
+            return true;
         }
-        Some(&mut self.ahead[index])
+        false
     }
 
     /// Moves what is settled from `ahead` to the log.
     pub(crate) fn advance(&mut self) {
-        while let Some(front) = self.ahead.front() {
+        while let Some(front) = self.ahead.get(0) {
             let slot = self.log.last().op.next();
             let entry = match front {
                 Slot::Request(entry) => entry.clone(),
                 Slot::NoOp if !self.gaps.is_open(slot) => self.no_op(slot),
                 Slot::NoOp | Slot::Unknown | Slot::Missing => return,
             };
-            self.ahead.pop_front();
+            self.ahead.pass(1);
             self.append(entry);
         }
     }
@@ -172,7 +194,7 @@ impl Replica {
     pub(crate) fn shift_ahead(&mut self, before: OpNumber) {
         if self.status == Status::Normal {
             let passed = self.log.last().op.0.saturating_sub(before.0) as usize;
-            self.ahead.drain(..passed.min(self.ahead.len()));
+            self.ahead.pass(passed);
             let last = self.log.last().op;
             self.gaps.forget_through(last);
         }

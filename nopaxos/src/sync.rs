@@ -7,10 +7,15 @@
 use smr::contract::Output;
 use smr::{Durability, Incarnation, MAX_REPLICAS, Now, OpNumber, ReplicaId};
 
+use crate::ahead::Slot;
 use crate::bug::Bug;
+use crate::config::Limits;
 use crate::message::Body;
 use crate::replica::{Out, Replica};
-use crate::slots::{Slot, is_no_op};
+use crate::slots::is_no_op;
+
+/// A leader synchronises this often while it fills its log up to the bound of its bytes.
+const SYNCS_A_BOUND: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vote {
@@ -52,6 +57,11 @@ impl Sync {
         self.target = self.target.max(stable);
     }
 
+    /// Whether the leader has said that this slot is settled.
+    pub(crate) fn is_told(&self, slot: OpNumber) -> bool {
+        slot <= self.target
+    }
+
     /// Whether something is missing that the leader has.
     pub(crate) fn lags(&self, last: OpNumber) -> bool {
         self.target > last
@@ -68,8 +78,10 @@ impl Replica {
     }
 
     fn lead_sync(&mut self, out: &mut Out) {
-        let sync_every = self.config.limits.sync_every;
-        if self.answered.0 >= self.sync.prepared.max(self.sync_point).0 + sync_every {
+        let Limits { sync_every, unstable_bytes, .. } = self.config.limits;
+        let told = self.sync.prepared.max(self.sync_point);
+        let bytes = self.log.bytes_above(told).saturating_sub(self.log.bytes_above(self.answered));
+        if self.answered.0 >= told.0 + sync_every || bytes > unstable_bytes / SYNCS_A_BOUND {
             self.sync.prepare_due = true;
         }
         if core::mem::take(&mut self.sync.prepare_due) {
@@ -102,20 +114,16 @@ impl Replica {
         Body::SyncCommit { sync_point: self.sync_point, durable: self.durable_point }
     }
 
-    /// The highest slot that f + 1 replicas have reached, this leader included.
+    /// The highest slot that a quorum has reached, this leader included.
     fn reached(&self, of: impl Fn(&Vote) -> OpNumber, own: OpNumber) -> OpNumber {
-        let mut slots = [OpNumber(0); MAX_REPLICAS as usize];
-        for id in self.ids() {
+        self.counting().reached(|id| {
             let vote = &self.sync.votes[id.index()];
-            slots[id.index()] = match id {
+            match id {
                 id if id == self.me => own,
                 id if self.counts(id, vote.life) => of(vote),
                 _ => OpNumber(0),
-            };
-        }
-        let slots = &mut slots[..usize::from(self.config.replicas)];
-        slots.sort_unstable_by(|a, b| b.cmp(a));
-        slots[self.f()]
+            }
+        })
     }
 
     pub(crate) fn on_sync_ask(&mut self, from: ReplicaId, base: OpNumber, out: &mut Out) {
@@ -200,10 +208,9 @@ impl Replica {
     pub(crate) fn ask_for_synchronised(&mut self) {
         let last = self.log.last().op.0;
         for slot in (last + 1..=self.sync.target.0).map(OpNumber) {
-            match self.slot_mut(slot) {
-                Some(Slot::Unknown | Slot::Missing) => self.gaps.open(slot),
-                Some(_) => {}
-                None => return,
+            let Some(index) = self.place(slot) else { return };
+            if matches!(self.ahead.get(index), Some(Slot::Unknown | Slot::Missing)) {
+                self.gaps.open(slot);
             }
         }
     }

@@ -61,7 +61,11 @@ impl Replica {
         let heartbeat = leads.then_some(timers.heartbeat_at);
         let suspect = (!leads && self.status != Status::Recovering).then_some(timers.suspect_at);
         let retry = self.waits().then_some(timers.retry_at);
-        let gaps = if self.view_is_stored() { self.gaps.next_at(leads, timing) } else { None };
+        let gaps = if self.view_is_stored() {
+            self.gaps.next_at(leads, self.is_full(), timing)
+        } else {
+            None
+        };
         [heartbeat, suspect, retry, gaps].into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 

@@ -12,6 +12,7 @@ use smr::{CheckpointChunk, Now, OpNumber, ReplicaId, Viewstamp};
 
 use crate::message::{Body, Message, Suffix};
 use crate::replica::{Out, Replica, Status};
+use crate::slots::note_stable;
 
 /// How often one piece is asked for before the transfer is given up.
 const TRIES: u32 = 6;
@@ -128,11 +129,15 @@ impl Replica {
         }
     }
 
-    fn on_stable(&mut self, suffix: Suffix, out: &mut Out) {
+    fn on_stable(&mut self, mut suffix: Suffix, out: &mut Out) {
         self.transfer = None;
         let (end, before) = (suffix.last().op, self.log.last().op);
         if end <= self.floor() || !self.log.contains(suffix.after) {
             return;
+        }
+        for entry in &mut suffix.entries {
+            let slot = entry.viewstamp.op;
+            note_stable(entry, slot);
         }
         self.splice(&suffix.entries, out);
         self.shift_ahead(before);

@@ -1,20 +1,20 @@
 //! View change ([NOPaxos] 5.2.3): another leader, another session, or both at once.
 //!
 //! Invariants: a replica's view only grows, number by number; it is on disk before the replica
-//! votes for it; a view is left for another leader only when f + 1 replicas suspect the present
-//! one, so that one deaf replica drags nobody along. The end of a session is a fact, and needs no
-//! agreement.
+//! votes for it; a view is left for another leader only when every quorum has a replica that
+//! suspects the present one, so that one deaf replica drags nobody along. The end of a session is a
+//! fact, and needs no agreement.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use oum::Session;
 use smr::{Content, Entry, Incarnation, MAX_REPLICAS, Now, OpNumber, ReplicaId, View};
 
+use crate::ahead::Ahead;
 use crate::bug::Bug;
 use crate::message::{Body, Message, Suffix};
 use crate::replica::{Out, Replica, Status};
-use crate::slots::is_no_op;
+use crate::slots::{is_no_op, note_stable};
 use crate::view_id::ViewId;
 
 const REPLICAS: usize = MAX_REPLICAS as usize;
@@ -66,27 +66,20 @@ impl Replica {
         }
     }
 
-    /// SESSION-TERMINATED.
-    pub(crate) fn on_terminated(&mut self, now: Now, session: Session, out: &mut Out) {
-        if session > self.view.session && self.status != Status::Recovering {
-            self.start_view_change(now, ViewId { session, ..self.view }, out);
-        }
-    }
-
     /// Step 1.
     pub(crate) fn start_view_change(&mut self, now: Now, view: ViewId, out: &mut Out) {
         assert!(view > self.view, "views only grow");
         if self.status == Status::Normal {
             self.stop_listening();
         }
-        self.view = view;
+        self.view = self.led(view);
         self.status = Status::ViewChange;
         self.leave_view(now);
         self.broadcast(Body::ViewChangeReq, out);
     }
 
     fn leave_view(&mut self, now: Now) {
-        self.ahead.clear();
+        self.ahead = Ahead::default();
         self.gaps.clear();
         self.gap_promises.clear();
         self.strangers.clear();
@@ -153,8 +146,10 @@ impl Replica {
             return;
         }
         let fresh = now.micros.saturating_sub(self.config.timing.election);
-        let suspects = self.change.suspects.iter().flatten().filter(|&&at| at >= fresh).count();
-        if self.change.suspects[self.me.index()].is_some() && suspects > self.f() {
+        let suspects = &self.change.suspects;
+        let suspects = |id: ReplicaId| suspects[id.index()].is_some_and(|at| at >= fresh);
+        let is_left = self.change.suspects[self.me.index()].is_some();
+        if is_left && self.counting().meets_quorums(suspects) {
             self.start_view_change(now, self.view.next_leader(), out);
         }
         if self.status != Status::ViewChange
@@ -184,7 +179,8 @@ impl Replica {
             .filter(|(id, (life, _))| self.counts(*id, *life))
             .map(|(id, (_, suffix))| (id, suffix))
             .collect();
-        if votes.len() < self.f() {
+        let has_voted = |id: ReplicaId| votes.iter().any(|(from, _)| *from == id);
+        if !self.counting().is_quorum(|id| id == self.me || has_voted(id)) {
             return;
         }
         let own = self.log.last().view;
@@ -206,7 +202,7 @@ impl Replica {
         self.adopt(base, &merged, last, out);
         let (view, previous) = (self.view.to_view(self.config.replicas), self.log.last());
         let viewstamp = smr::Viewstamp::new(view, previous.op.next());
-        let (commit, durable) = (OpNumber(0), smr::Viewstamp::default());
+        let (commit, durable) = (self.floor(), smr::Viewstamp::default());
         let content = Content::ViewStart;
         self.append(Arc::new(Entry { viewstamp, previous, commit, durable, content }));
         self.begin_view(now, self.log.last().op, out);
@@ -252,7 +248,7 @@ impl Replica {
         message: Message,
         out: &mut Out,
     ) {
-        let Message { view, lives, body: Body::StartView(suffix) } = message else { return };
+        let Message { view, lives, body: Body::StartView(suffix), .. } = message else { return };
         if view.leader(self.config.replicas) != from || self.installing() {
             self.tally.nonsense += u64::from(!self.installing());
             return;
@@ -262,7 +258,10 @@ impl Replica {
             Status::ViewChange => view >= self.view,
             Status::Normal => view > self.view,
         };
-        if !is_wanted {
+        // Who lacks what is stable may have got it from a later view, before a former one's START-VIEW
+        // has come.
+        let is_late = suffix.last().op < self.floor();
+        if !is_wanted || is_late {
             return;
         }
         if suffix.after.op > self.floor() {
@@ -277,8 +276,10 @@ impl Replica {
         }
         self.view = view;
         let end = suffix.last();
-        let above: Vec<_> =
-            suffix.entries.into_iter().filter(|e| e.viewstamp.op > self.floor()).collect();
+        let floor = self.floor();
+        let mut above: Vec<_> =
+            suffix.entries.into_iter().filter(|e| e.viewstamp.op > floor).collect();
+        above.iter_mut().for_each(|entry| note_stable(entry, floor));
         self.adopt(end.op, &above, view.to_view(self.config.replicas), out);
         self.begin_view(now, end.op, out);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nopaxos::{Body, Content, Lives, Message, Ordered, Reply, Suffix, ViewId};
-use oum::Session;
+use oum::{Members, Session};
 use smr::{
     CheckpointChunk, ClientId, Entry, OpNumber, Outcome, ReplicaId, Request, View, Viewstamp,
 };
@@ -47,7 +47,9 @@ fn messages() -> Vec<Message> {
         Body::StateGone,
     ];
     let view = ViewId { leader_number: 4, session: Session(2) };
-    bodies.into_iter().map(|body| Message { view, lives: Lives::new(3), body }).collect()
+    let members = Members::all(3);
+    let message = |body| Message { view, members, lives: Lives::new(3), body };
+    bodies.into_iter().map(message).collect()
 }
 
 /// Reads the bytes cut short, and with each byte changed.
@@ -89,7 +91,8 @@ fn payloads_and_replies_survive_their_bytes() {
     let outcome = Outcome::Done { position, body };
     let durable = Viewstamp::default();
     let reply = smr::Reply { client, number, read: false, view, durable, outcome };
-    let reply = Reply { from: ReplicaId(2), lives: Lives::new(3), reply };
+    let (members, lives) = (Members::all(4).change_to(Members::all(3)), Lives::new(3));
+    let reply = Reply { from: ReplicaId(2), members, lives, reply };
     let mut bytes = Vec::new();
     reply.encode(&mut bytes);
     assert_eq!(Reply::decode(Bytes::copy_from_slice(&bytes)), Ok(reply));

@@ -6,11 +6,14 @@ mod common;
 
 use common::Plan;
 use common::faults::storm;
-use common::stories::{promise_of_a_former_life, reply_of_a_former_life};
+use common::stories::{
+    members_leave_before_others_have_their_log, promise_of_a_former_life, reply_of_a_former_life,
+    start_view_of_a_former_life, without_a_quorum,
+};
 use nopaxos::Bug;
 use smr::Durability;
 
-const BUGS: [Bug; 18] = [
+const BUGS: [Bug; 23] = [
     Bug::ClientCountsTheDead,
     Bug::CountsTheDead,
     Bug::ClientForgetsTheLeader,
@@ -29,34 +32,62 @@ const BUGS: [Bug; 18] = [
     Bug::NoOpUnstored,
     Bug::ReplaysNothing,
     Bug::VoteBeforeStored,
+    Bug::TakesEverything,
+    Bug::ForgetsTheStable,
+    Bug::CountsTheNewAlone,
+    Bug::CountsStrangers,
+    Bug::SettlesAtOnce,
 ];
 
-fn caught(bug: Bug) -> Option<(u64, String)> {
-    let most = std::env::var("NOPAXOS_SEEDS").ok().and_then(|text| text.parse().ok());
-    let first = std::env::var("NOPAXOS_FIRST").ok().and_then(|text| text.parse().ok());
-    let first = first.unwrap_or(0);
-    (first..first + most.unwrap_or(3_000)).find_map(|seed| {
-        let mut plan = Plan { bug: Some(bug), ..Plan::draw(seed) };
-        match bug {
-            Bug::ReplyBeforeStored => plan.durability = Durability::Sync,
-            Bug::ExpectsAnyView | Bug::NoOpUnstored | Bug::ReplaysNothing => {
-                (plan.durability, plan.disasters) = (Durability::Lazy, true);
-            }
-            _ => {}
+/// What a seed decides where this defect shows most often.
+fn plan(bug: Bug, seed: u64) -> Plan {
+    let of_members = [Bug::CountsTheNewAlone, Bug::CountsStrangers];
+    let drawn = Plan::draw(seed);
+    let mut plan = Plan { changes: of_members.contains(&bug), ..drawn };
+    match bug {
+        Bug::ReplyBeforeStored => plan.durability = Durability::Sync,
+        Bug::ForgetsTheStable => (plan.durability, plan.disasters) = (Durability::Sync, true),
+        Bug::ExpectsAnyView | Bug::NoOpUnstored | Bug::ReplaysNothing => {
+            (plan.durability, plan.disasters) = (Durability::Lazy, true);
         }
-        // Rare enough among seeds to need its own story.
-        let run = || match bug {
-            Bug::ClientCountsTheDead => {
-                let calm = Plan { client_retry: 60_000, bug: Some(bug), ..Plan::calm(3) };
-                drop(reply_of_a_former_life(calm));
-            }
-            Bug::CountsTheDead => {
-                let calm = Plan { client_retry: 60_000, bug: Some(bug), ..Plan::calm(3) };
-                drop(promise_of_a_former_life(calm));
-            }
-            _ => drop(storm(plan, seed)),
-        };
-        let panic = std::panic::catch_unwind(run).err()?;
+        _ => {}
+    }
+    if bug == Bug::NoOpUnstored {
+        // Much is acknowledged before it is on disk.
+        plan.limits.ahead = 60;
+        (plan.limits.unstable, plan.limits.unstable_bytes) = (400, 100_000);
+        plan.disk = 1_500;
+    }
+    plan
+}
+
+/// What a run with or without the defect ends with.
+fn run(bug: Bug, with: bool, seed: u64) -> std::thread::Result<()> {
+    let planted = with.then_some(bug);
+    let calm = Plan { bug: planted, ..Plan::calm(3) };
+    let patient = Plan { client_retry: 60_000, ..calm };
+    std::panic::catch_unwind(|| match bug {
+        // Rare enough among seeds to need their own stories.
+        Bug::ClientCountsTheDead => drop(reply_of_a_former_life(patient)),
+        Bug::CountsTheDead => drop(promise_of_a_former_life(patient)),
+        Bug::RecoverWithoutQuorum => drop(start_view_of_a_former_life(patient)),
+        Bug::TakesEverything => drop(without_a_quorum(calm)),
+        Bug::SettlesAtOnce => {
+            drop(members_leave_before_others_have_their_log(Plan { replicas: 6, ..patient }));
+        }
+        _ => drop(storm(Plan { bug: planted, ..plan(bug, seed) }, seed)),
+    })
+}
+
+fn caught(bug: Bug) -> Option<(u64, String)> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    // Where it shows soon.
+    let start = if bug == Bug::LeaderNumberAlone { 3_000 } else { 0 };
+    let first = number("NOPAXOS_FIRST").unwrap_or(start);
+    (first..first + number("NOPAXOS_SEEDS").unwrap_or(5_000)).find_map(|seed| {
+        let panic = run(bug, true, seed).err()?;
+        // What fails without the defect, too, proves nothing.
+        run(bug, false, seed).ok()?;
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Some((seed, text.unwrap_or_default()))

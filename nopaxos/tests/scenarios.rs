@@ -3,10 +3,13 @@
 
 mod common;
 
-use common::stories::{idle, promise_of_a_former_life, reply_of_a_former_life};
+use common::stories::{
+    idle, members_leave_before_others_have_their_log, promise_of_a_former_life,
+    reply_of_a_former_life, start_view_of_a_former_life, without_a_quorum,
+};
 use common::{Group, Plan};
-use nopaxos::{Body, Limits, Lives, Message, Status, Suffix, Tally};
-use oum::Session;
+use nopaxos::{Body, Limits, Lives, Message, Status, Suffix, Tally, ViewId};
+use oum::{Members, Session};
 use smr::{Durability, Incarnation, Input, OpNumber, ReplicaId, Viewstamp};
 
 const LEADER: ReplicaId = ReplicaId(0);
@@ -150,7 +153,7 @@ fn a_start_view_of_the_present_view_changes_nothing() {
     let (view, after) = (leader.view_id(), Viewstamp::default());
     let entries: Vec<_> = leader.log().above(OpNumber(0)).take(1).cloned().collect();
     let body = Body::StartView(Suffix { after, entries });
-    let message = Message { view, lives: Lives::new(3), body };
+    let message = Message { view, members: Members::all(3), lives: Lives::new(3), body };
     (0..5).for_each(|_| group.write(0));
     group.run_for(35);
     let before = (last(&group, 1), group.replica(ReplicaId(1)).waiting());
@@ -208,6 +211,12 @@ fn a_reply_of_a_former_life_does_not_count() {
 fn a_promise_of_a_former_life_does_not_count() {
     let group = promise_of_a_former_life(patient(3));
     assert!(group.tally.nonsense > 0, "the late promise");
+}
+
+#[test]
+fn a_start_view_of_a_former_life_ends_no_recovery() {
+    let group = start_view_of_a_former_life(patient(3));
+    assert!(group.tally.views > 0);
 }
 
 #[test]
@@ -429,4 +438,157 @@ fn overtaken_messages_are_no_gaps_while_the_receiver_waits() {
     let (hasty, patient) = (gaps(0), gaps(30));
     assert!(hasty.0 > 50 && patient.0 == 0, "{hasty:?} {patient:?}");
     assert!(patient.1 > hasty.1, "{hasty:?} {patient:?}");
+}
+
+#[test]
+fn what_is_asked_for_without_a_quorum_is_bounded_in_bytes() {
+    for durability in [Durability::Memory, Durability::Sync, Durability::Lazy] {
+        let mut group = without_a_quorum(Plan { durability, ..Plan::calm(3) });
+        for id in group.ids() {
+            let replica = group.replica(id);
+            let bytes = replica.log().bytes_above(replica.stable_point());
+            // That it is bounded is checked at every step.
+            assert!(bytes > 5_000, "{durability:?}: it is full: {bytes} bytes");
+            assert!(replica.tally().overflow > 0, "{durability:?}: what comes then is not taken");
+        }
+        group.settle();
+    }
+}
+
+#[test]
+fn after_a_crash_of_all_a_vote_carries_what_was_not_stable_alone() {
+    for durability in [Durability::Sync, Durability::Lazy] {
+        let mut group = Group::new(Plan { durability, think: 40, ..Plan::calm(3) }, 1);
+        group.run(60_000, false);
+        for id in group.ids() {
+            group.kill(id, group.now + 1_000);
+        }
+        group.run_for(1_100);
+        for id in group.ids() {
+            let replica = group.replica(id);
+            let (log, stable) = (replica.log(), replica.stable_point());
+            assert!(log.last().op > OpNumber(500), "it has no checkpoint, and a long log");
+            assert!(log.last().op.0 - stable.0 < 100, "{durability:?}: {stable:?} of {log:?}");
+        }
+        group.settle();
+    }
+}
+
+fn of(ids: &[u8]) -> Members {
+    Members::of(ids.iter().copied().map(ReplicaId))
+}
+
+fn done(group: &Group) -> usize {
+    group.clients.operations.iter().filter(|one| one.done.is_some()).count()
+}
+
+/// Changes the members, and waits until they have changed.
+fn change_to(group: &mut Group, ids: &[u8]) {
+    let before = group.changes;
+    group.change_members(of(ids));
+    group.run_for(20_000);
+    assert_eq!((group.changes, group.members()), (before + 1, of(ids)), "{:?}", group.statuses());
+}
+
+#[test]
+fn a_dead_member_is_replaced_and_the_group_bears_another_loss() {
+    for durability in [Durability::Memory, Durability::Sync, Durability::Lazy] {
+        let mut group = Group::new(Plan { durability, ..Plan::calm(4) }, 1);
+        change_to(&mut group, &[0, 1, 2]);
+        group.kill(ReplicaId(2), group.now + 300_000);
+        group.run_for(10_000);
+        change_to(&mut group, &[0, 1, 3]);
+        group.kill(ReplicaId(1), group.now + 300_000);
+        group.run_for(10_000);
+        let before = done(&group);
+        group.run_for(20_000);
+        assert!(done(&group) > before + 20, "{durability:?}: 0 and 3 are a majority");
+        group.settle();
+    }
+}
+
+#[test]
+fn a_leader_that_is_removed_gives_way_to_a_member() {
+    let mut group = Group::new(Plan::calm(3), 1);
+    group.run(10_000, false);
+    assert_eq!(group.leader(), Some(LEADER));
+    change_to(&mut group, &[1, 2]);
+    assert_eq!(group.leader(), Some(ReplicaId(1)));
+    let before = done(&group);
+    group.kill(LEADER, group.now + 100_000);
+    group.run_for(20_000);
+    assert!(done(&group) > before + 20, "it is not missed");
+    change_to(&mut group, &[2]);
+    group.kill(ReplicaId(1), group.now + 100_000);
+    group.run_for(20_000);
+    assert_eq!(group.leader(), Some(ReplicaId(2)), "alone");
+    group.settle();
+}
+
+#[test]
+fn all_members_are_replaced_at_once() {
+    let mut group = Group::new(Plan { think: 40, ..Plan::calm(6) }, 1);
+    change_to(&mut group, &[0, 1, 2]);
+    change_to(&mut group, &[3, 4, 5]);
+    for id in (0..3).map(ReplicaId) {
+        group.kill(id, group.now + 100_000);
+    }
+    let before = done(&group);
+    group.run_for(30_000);
+    assert!(done(&group) > before + 50, "{:?}", group.statuses());
+    group.settle();
+}
+
+#[test]
+fn members_that_leave_take_nothing_along() {
+    let group = members_leave_before_others_have_their_log(patient(6));
+    assert_eq!(group.changes, 2);
+}
+
+#[test]
+fn two_of_four_are_no_quorum() {
+    let mut group = Group::new(Plan::calm(4), 1);
+    group.run(10_000, false);
+    for from in group.ids() {
+        let others = group.ids().filter(|to| from.0 / 2 != to.0 / 2);
+        group.cuts.extend(others.map(|to| (from, to, 60_000)));
+    }
+    group.run_for(200);
+    let before = group.replica(LEADER).sync_point();
+    group.run(59_000, false);
+    assert_eq!(group.replica(LEADER).sync_point(), before, "nothing is stable that two hold");
+    let views = group.ids().map(|id| group.replica(id).tally().views).max();
+    assert_eq!(views, Some(1), "nor do two start a view");
+    group.settle();
+}
+
+#[test]
+fn the_other_of_two_leaves_a_leader_that_recovers() {
+    for durability in [Durability::Sync, Durability::Lazy] {
+        let mut group = Group::new(Plan { durability, ..Plan::calm(2) }, 1);
+        group.run(10_000, false);
+        assert_eq!(group.leader(), Some(LEADER));
+        group.kill(LEADER, group.now + 100);
+        group.run_for(30_000);
+        let before = done(&group);
+        group.run_for(20_000);
+        assert!(done(&group) > before + 20, "{durability:?}: {:?}", group.statuses());
+        group.settle();
+    }
+}
+
+#[test]
+fn a_start_view_that_ends_below_what_is_stable_comes_too_late() {
+    let mut group = Group::new(Plan::calm(3), 1);
+    group.run(20_000, false);
+    let leader = group.replica(LEADER);
+    let (present, after) = (leader.view_id(), Viewstamp::default());
+    let view = ViewId { leader_number: 3, ..present };
+    let entries: Vec<_> = leader.log().above(OpNumber(0)).take(1).cloned().collect();
+    let body = Body::StartView(Suffix { after, entries });
+    let message = Message { view, members: Members::all(3), lives: Lives::new(3), body };
+    let incarnation = Incarnation(1);
+    group.step(ReplicaId(1), Input::Message { from: LEADER, incarnation, message });
+    assert_eq!(group.replica(ReplicaId(1)).view_id(), present);
+    group.settle();
 }

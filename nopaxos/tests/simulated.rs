@@ -22,7 +22,7 @@ fn seeds_are_clean() {
     let start = std::time::Instant::now();
     let count = seeds.end - seeds.start;
     let (mut sum, mut operations, mut stable) = (Tally::default(), 0, 0);
-    let (mut lost, mut sprung) = (0, [0; 2]);
+    let (mut lost, mut sprung, mut changes) = (0, [0; 2], 0);
     let lazy = number("NOPAXOS_LAZY").is_some();
     for seed in seeds {
         let mut plan = Plan::draw(seed);
@@ -32,6 +32,7 @@ fn seeds_are_clean() {
         match std::panic::catch_unwind(|| storm(plan, seed)) {
             Ok(group) => {
                 lost += group.lost.len() as u64;
+                changes += group.changes;
                 sprung = [sprung[0] + group.sprung[0], sprung[1] + group.sprung[1]];
                 operations += group.clients.operations.len();
                 stable += group.reference.stable().0;
@@ -50,10 +51,12 @@ fn seeds_are_clean() {
     }
     let rate = count as f64 / start.elapsed().as_secs_f64();
     println!("{count} seeds, {rate:.0} a second: {operations} operations, {stable} slots, {sum:?}");
-    println!("lost by rule {lost}; sessions ended in gaps and view changes {sprung:?}");
+    println!(
+        "lost by rule {lost}; members changed {changes} times; sessions ended in gaps and view changes {sprung:?}"
+    );
     if count >= 600 {
         let [in_gap, in_change] = sprung;
-        let rare = [sum.no_ops, sum.found, sum.views, sum.rolled_back, sum.overflow, lost];
+        let rare = [sum.no_ops, sum.found, sum.views, sum.rolled_back, sum.overflow, lost, changes];
         let mut rare = rare.into_iter().chain([in_gap, in_change]);
         assert!(rare.all(|count| count > 0), "a rare branch was never reached");
     }

@@ -4,7 +4,7 @@
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 1 | 0x4c, which no multicast message begins with |
-//! | 1 | 1 | version, 1 |
+//! | 1 | 1 | version, 2 |
 //! | 2 | 1 | kind |
 //! | 3 | .. | the kind's fields |
 //! | end - 4 | 4 | CRC-32C of all before |
@@ -21,10 +21,11 @@ use smr::codec::{Malformed, Reader, Writer};
 use smr::{GroupId, MAX_REPLICAS, ReplicaId};
 
 use crate::header::{Session, Unreadable};
+use crate::members::Members;
 
 /// The first byte of every control message.
 pub const CONTROL_MAGIC: u8 = 0x4c;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CRC_BYTES: usize = 4;
 
 /// A sequencer from its start to its end: a random number that it chooses when it starts. Its
@@ -68,6 +69,8 @@ pub enum Control {
         group: GroupId,
         /// Its session.
         session: Session,
+        /// Who counts in it.
+        members: Members,
         /// Where senders send to.
         sequencer: SocketAddr,
     },
@@ -79,6 +82,9 @@ pub enum Control {
         session: Session,
         /// Which member.
         from: ReplicaId,
+        /// Whether a quorum has a view of this session, for good: with it a change of members is
+        /// done.
+        settled: bool,
     },
     /// Anybody to controller: which session has this group? Answered by `Listen` or `Elsewhere`.
     Ask {
@@ -93,6 +99,13 @@ pub enum Control {
         session: Session,
         /// Which member.
         from: ReplicaId,
+    },
+    /// Member to controller: this session has had so many leaders that another one should begin.
+    Worn {
+        /// The group.
+        group: GroupId,
+        /// The session.
+        session: Session,
     },
     /// Controller to who asks: this one does not lead; ask there.
     Elsewhere {
@@ -139,6 +152,7 @@ impl Control {
             | Control::Listening { group, .. }
             | Control::Ask { group }
             | Control::Unheard { group, .. }
+            | Control::Worn { group, .. }
             | Control::Elsewhere { group, .. } => group,
         }
     }
@@ -153,6 +167,7 @@ impl Control {
             Control::Ask { .. } => 5,
             Control::Unheard { .. } => 6,
             Control::Elsewhere { .. } => 7,
+            Control::Worn { .. } => 8,
         }
     }
 
@@ -179,14 +194,21 @@ impl Control {
                 writer.u64(life.0);
                 writer.u64(*stamped);
             }
-            Control::Listen { session, sequencer, .. } => {
+            Control::Listen { session, members, sequencer, .. } => {
                 writer.u32(session.0);
+                members.encode(&mut writer);
                 put_address(*sequencer, &mut writer);
             }
-            Control::Listening { session, from, .. } | Control::Unheard { session, from, .. } => {
+            Control::Listening { session, from, settled, .. } => {
+                writer.u32(session.0);
+                writer.u8(from.0);
+                writer.u8(u8::from(*settled));
+            }
+            Control::Unheard { session, from, .. } => {
                 writer.u32(session.0);
                 writer.u8(from.0);
             }
+            Control::Worn { session, .. } => writer.u32(session.0),
             Control::Elsewhere { controller, .. } => put_address(*controller, &mut writer),
         }
         let crc = crc32c::crc32c(&out[start..]);
@@ -231,19 +253,21 @@ impl Control {
                 Control::Opened { group, session, life, stamped: from.u64()? }
             }
             3 => {
-                let session = Session(from.u32()?);
-                Control::Listen { group, session, sequencer: take_address(&mut from)? }
+                let (session, members) = (Session(from.u32()?), Members::decode(&mut from)?);
+                Control::Listen { group, session, members, sequencer: take_address(&mut from)? }
             }
-            4 | 6 => {
+            4 => {
                 let (session, member) = (Session(from.u32()?), ReplicaId(from.u8()?));
-                if kind == 4 {
-                    Control::Listening { group, session, from: member }
-                } else {
-                    Control::Unheard { group, session, from: member }
-                }
+                let settled = from.u8()? == 1;
+                Control::Listening { group, session, from: member, settled }
+            }
+            6 => {
+                let (session, from) = (Session(from.u32()?), ReplicaId(from.u8()?));
+                Control::Unheard { group, session, from }
             }
             5 => Control::Ask { group },
             7 => Control::Elsewhere { group, controller: take_address(&mut from)? },
+            8 => Control::Worn { group, session: Session(from.u32()?) },
             _ => return Err(Malformed),
         };
         from.finish()?;
@@ -266,10 +290,11 @@ mod tests {
             Control::Open { group, session, life, members: vec![] },
             Control::Probe { group },
             Control::Opened { group, session, life, stamped: u64::MAX },
-            Control::Listen { group, session, sequencer: six },
-            Control::Listening { group, session, from },
+            Control::Listen { group, session, members: Members::all(9), sequencer: six },
+            Control::Listening { group, session, from, settled: true },
             Control::Ask { group },
             Control::Unheard { group, session, from },
+            Control::Worn { group, session },
             Control::Elsewhere { group, controller: four },
         ]
     }

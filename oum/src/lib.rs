@@ -15,10 +15,12 @@ extern crate alloc;
 
 mod control;
 mod header;
+mod members;
 mod receiver;
 mod sequencer;
 
 pub use control::{CONTROL_MAGIC, Control, Life};
 pub use header::{HEADER_BYTES, Header, Sender, Session, Unreadable};
+pub use members::Members;
 pub use receiver::{Counts, Delivery, Receiver};
 pub use sequencer::{Refused, Sequencer};

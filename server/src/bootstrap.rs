@@ -2,8 +2,6 @@
 //! crashed has lost its state, and says so until an operator accepts it. Accepting means a new
 //! group with the same replicas: messages and disks of the old one are not taken for its own.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -70,15 +68,7 @@ fn introduce(controller: Option<&str>, group: &str, members: &[Member]) -> Resul
         Ok(at.to_owned())
     };
     let addresses = members.iter().map(address).collect::<Result<Vec<String>>>()?.join(",");
-    let told = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(controller)?;
-        stream.set_read_timeout(Some(READY))?;
-        writeln!(stream, "group {group} {addresses}")?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = told().with_context(|| format!("cannot tell the controller at {controller}"))?;
+    let answer = crate::controller::ask(controller, &format!("group {group} {addresses}"))?;
     ensure!(answer.starts_with("group "), "the controller at {controller} says: {answer}");
     Ok(())
 }

@@ -33,7 +33,7 @@ pub enum Action {
     /// Run a controller: watch sequencers, and begin a new session elsewhere when one fails
     #[command(after_long_help = CONTROLLER_HELP)]
     Controller(Controller),
-    /// Change who counts for a majority in a group that orders by mu, while it serves
+    /// Change who counts for a majority in a group that orders by mu or nopaxos, while it serves
     Member(Member),
 }
 
@@ -151,7 +151,8 @@ const CONTROLLER_HELP: &str = "\
 One controller is enough to try it; 2f+1 of them go on without f, since sessions are replicated by
 viewstamped replication, on disk at a majority. Start every one once with --bootstrap. One leads: it
 probes the sequencers, commits the next session of a group when its sequencer is silent, was
-restarted or is not heard by f+1 members, opens it at another one and tells the members.
+restarted or is not heard by so many members that the others are no majority, opens it at another
+one and tells the members.
 
 Members and clients ask any controller, over UDP, at its address in --peers: there the controllers
 also reach each other, over TCP. Operators give commands over TCP at --listen, a line each:
@@ -164,7 +165,8 @@ also reach each other, over TCP. Operators give commands over TCP at --listen, a
   sequencer ADDRESS          this sequencer may be chosen
   forget ADDRESS             it may no longer be chosen (take it out of --sequencers, too)
   group ID MEMBER,MEMBER,..  create a group; one that exists stays as it is
-  alter ID MEMBER,MEMBER,..  other members, from a new session on
+  alter ID MEMBER,MEMBER,..  the same replicas at other addresses, from a new session on
+  count ID REPLICA,..        of its replicas these count, by id (`lockstep member` asks for that)
   quit                       end the connection
 
 Anybody who reaches the addresses can change sessions: keep them on a network of your own.";
@@ -427,6 +429,9 @@ pub struct Bootstrap {
 pub struct Member {
     #[command(subcommand)]
     pub change: MemberChange,
+    /// Where a controller listens for operators, host:port (needed if the group orders by nopaxos)
+    #[arg(long, global = true)]
+    pub controller: Option<String>,
     /// The Redis port of any replica of the group
     #[arg(long, default_value_t = 7400, global = true)]
     pub port: u16,
@@ -438,8 +443,8 @@ pub struct Member {
     pub patience: u64,
 }
 
-/// A change of membership. A replica that is to be added runs already (`serve --members` leaves it
-/// out), and has caught up.
+/// A change of membership. A replica that is to be added has its place in `--peers`, runs already
+/// and has caught up.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum MemberChange {
     /// Make a replica a member

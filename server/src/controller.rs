@@ -1,8 +1,10 @@
 //! `lockstep controller`: one controller, until it is told to stop.
 
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use controller::{Options, Timing, group_id, members};
@@ -12,6 +14,9 @@ use smr::{Durability, GroupId, MAX_REPLICAS, ReplicaId};
 use crate::cli::Controller;
 use crate::sequencer::resolve;
 use crate::serve::{die_with, group_of};
+
+/// How long an operator's command may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn controller(flags: Controller) -> Result<()> {
     if let Some(parent) = flags.die_with_parent {
@@ -52,6 +57,19 @@ fn options(flags: Controller) -> Result<Options> {
     let node = node::Options::new(flags.dir, replica, flags.peers, flags.listen, durability, birth);
     let timing = Timing { probe: flags.probe_ms * 1000, suspect: flags.suspect_ms * 1000 };
     Ok(Options { node, face, controllers, timing, sequencers, groups })
+}
+
+/// Gives a command to the controller at `at`; returns its answer.
+pub fn ask(at: &str, line: &str) -> Result<String> {
+    let told = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(at)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        writeln!(stream, "{line}")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    };
+    told().with_context(|| format!("cannot tell the controller at {at}"))
 }
 
 fn all(list: &[String]) -> Result<Vec<SocketAddr>> {

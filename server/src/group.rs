@@ -169,10 +169,11 @@ pub fn to_table(members: &[Member]) -> String {
 }
 
 /// What replicas that take ordered messages know of them.
-fn multicast_rows(members: &[Member]) -> Vec<[String; 9]> {
+fn multicast_rows(members: &[Member]) -> Vec<[String; 10]> {
     let titles = [
         "id",
         "session",
+        "members",
         "next message",
         "open gaps",
         "missing",
@@ -190,6 +191,7 @@ fn multicast_rows(members: &[Member]) -> Vec<[String; 9]> {
         rows.push([
             member.id.to_string(),
             number("session"),
+            counting(multicast),
             number("next"),
             number("open_gaps"),
             number("missing"),
@@ -200,6 +202,14 @@ fn multicast_rows(members: &[Member]) -> Vec<[String; 9]> {
         ]);
     }
     rows
+}
+
+/// Who counts, or will when the change that is under way has come to its end.
+fn counting(multicast: &Json) -> String {
+    let ids = multicast["members"].as_array().map_or(&[][..], Vec::as_slice);
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let changing = if multicast["changing"] == true { "..." } else { "" };
+    format!("{}{changing}", ids.join(","))
 }
 
 /// What replicas that share memory know of each other.

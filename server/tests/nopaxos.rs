@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockstep_client::{Batch, Client, Options};
-use oum::{CONTROL_MAGIC, Control, Sequencer, Session};
+use lockstep_client::{Batch, Client, Error, Options, Terms, Ticket};
+use oum::{CONTROL_MAGIC, Control, Members, Sequencer, Session};
 use resp::Value;
 use serde_json::json;
 use smr::GroupId;
@@ -114,7 +115,8 @@ impl Shared {
     fn tell(&self, socket: &UdpSocket, session: u32, to: SocketAddr) {
         let mut bytes = Vec::new();
         let (group, sequencer) = (*self.group.lock().unwrap(), *self.sequencer.lock().unwrap());
-        Control::Listen { group, session: Session(session), sequencer }.encode(&mut bytes);
+        let members = Members::all(self.members.len() as u8);
+        Control::Listen { group, session: Session(session), members, sequencer }.encode(&mut bytes);
         let _ = socket.send_to(&bytes, to);
     }
 
@@ -303,6 +305,82 @@ fn native_clients_count_replies_through_the_end_of_leaders_and_sequencers() {
     let total = (count + 200).to_string();
     assert_eq!(client.get(b"count").expect("read"), Some(total.clone().into_bytes()));
     assert_eq!(group.client(0).call("GET count"), bulk(&total));
+}
+
+fn native(group: &Group, options: Options) -> Client {
+    let peers: Vec<String> = (0..3).map(|id| group.peer_address(id).to_owned()).collect();
+    Client::connect(&peers, options).expect("a group")
+}
+
+#[test]
+fn native_clients_are_told_that_the_state_is_lost() {
+    let (_network, mut group) = group(3, "memory", &[]);
+    let mut client = native(&group, Options::default());
+    client.set(b"key", b"value").expect("set");
+    (0..3).for_each(|id| group.kill(id));
+    (0..3).for_each(|id| group.spawn(id, false));
+    for id in 0..3 {
+        group.wait_for(id, "role", &json!("state-lost"));
+    }
+    let start = Instant::now();
+    let error = client.set(b"key", b"again").expect_err("nothing is there");
+    assert!(matches!(error, Error::StateLost), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5), "before its deadline: {:?}", start.elapsed());
+}
+
+/// Increments of one native client: what each was told last, and how many were told twice.
+#[derive(Default)]
+struct Counted {
+    sums: BTreeMap<Ticket, i64>,
+    again: usize,
+}
+
+impl Counted {
+    /// Keeps 20 under way for so long, or waits for the last of them.
+    fn drive(&mut self, client: &mut Client, duration: Option<Duration>) {
+        let end = Instant::now() + duration.unwrap_or(Duration::from_secs(30));
+        let mut batch = Batch::new();
+        batch.incr(b"n", 1);
+        while Instant::now() < end {
+            while duration.is_some() && client.session().outstanding() < 20 {
+                client.submit(&batch).expect("submitted");
+            }
+            client.session().poll(Duration::from_millis(5)).expect("polled");
+            while let Some(done) = client.session().next_done() {
+                let answer = done.result.expect("executed");
+                let Some(Ok(lockstep_client::Value::Integer(sum))) = answer.replies().next() else {
+                    panic!("{answer:?}");
+                };
+                self.again += usize::from(done.again);
+                self.sums.insert(done.ticket, sum);
+            }
+            if duration.is_none() && client.session().outstanding() == 0 {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn native_clients_execute_again_what_a_crash_of_all_has_taken() {
+    // What waits for the disk is in the processes alone, and goes with them.
+    let slow = ["--emulate-disk-latency", "100000"];
+    let (_network, mut group) = group(3, "lazy", &slow);
+    let terms = Terms { deadline: None, ..Terms::default() };
+    let mut client = native(&group, Options { terms, ..Options::default() });
+    let mut counted = Counted::default();
+    counted.drive(&mut client, Some(Duration::from_millis(1500)));
+    (0..3).for_each(|id| group.kill(id));
+    (0..3).for_each(|id| group.spawn(id, false));
+    counted.drive(&mut client, Some(Duration::from_millis(4000)));
+    counted.drive(&mut client, None);
+    let loss = client.session().take_loss().expect("a slow disk loses something");
+    println!("{} increments, {} of them executed again", counted.sums.len(), loss.replayed);
+    assert!(loss.replayed > 0 && loss.dropped.is_empty());
+    let total = counted.sums.len() as i64;
+    let sums: Vec<i64> = counted.sums.into_values().collect();
+    assert_eq!(sums, (1..=total).collect::<Vec<i64>>(), "once each, in their order");
+    assert_eq!(client.get(b"n").expect("read"), Some(total.to_string().into_bytes()));
 }
 
 #[test]

@@ -91,10 +91,10 @@ fn listen(socket: &UdpSocket, from: ReplicaId, heard: &Sender<(Instant, Heard)>)
     if let Ok((header, payload)) = Header::decode(&datagram) {
         let _ = heard.send((now, Heard::Message(header.session, header.sequence, payload)));
     }
-    if let Ok(Control::Listen { group, session, sequencer }) = Control::decode(&datagram) {
+    if let Ok(Control::Listen { group, session, sequencer, .. }) = Control::decode(&datagram) {
         let _ = heard.send((now, Heard::Listen(session, sequencer)));
         let mut answer = Vec::new();
-        Control::Listening { group, session, from }.encode(&mut answer);
+        Control::Listening { group, session, from, settled: false }.encode(&mut answer);
         let _ = socket.send_to(&answer, controller);
     }
 }
@@ -296,7 +296,8 @@ fn controllers_are_replaced_and_never_give_a_session_twice() {
     let controller = site.controllers[leader];
     assert_eq!(ask(site.controllers[follower]), Control::Elsewhere { group: GROUP, controller });
     let sequencer = site.sequencers[place];
-    assert_eq!(ask(controller), Control::Listen { group: GROUP, session, sequencer });
+    let members = oum::Members::all(3);
+    assert_eq!(ask(controller), Control::Listen { group: GROUP, session, members, sequencer });
     let shown = site.command(follower, "show");
     assert!(shown.contains(&format!(";a1 {} {sequencer} ", session.0)), "{shown}");
     // The leader dies together with the sequencer.
@@ -322,10 +323,11 @@ fn controllers_are_replaced_and_never_give_a_session_twice() {
 fn members_are_altered_and_wrong_commands_are_refused() {
     let mut site = Site::start(1);
     let (_, session, place) = site.told_above(Session(0));
-    let fourth = Member::start(0);
-    let altered = site.command(0, &format!("alter a1 {}", fourth.address));
+    let others: Vec<Member> = (0..3).map(Member::start).collect();
+    let addresses: Vec<String> = others.iter().map(|one| one.address.to_string()).collect();
+    let altered = site.command(0, &format!("alter a1 {}", addresses.join(",")));
     assert!(altered.starts_with(&format!("group a1 {} ", session.0 + 1)), "{altered}");
-    site.members = vec![fourth];
+    site.members = others;
     let (_, next, same) = site.told_above(session);
     assert_eq!((next.0, same), (session.0 + 1, place));
     site.serves(place, next, 1);

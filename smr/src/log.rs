@@ -115,7 +115,10 @@ pub struct Log {
     /// The views that have entries here, each with its first operation; the base's view comes
     /// first.
     views: VecDeque<(View, OpNumber)>,
-    bytes: usize,
+    /// For each entry the sum of all sizes up to it, those below the base included.
+    ends: VecDeque<usize>,
+    /// The same sum at the base.
+    below: usize,
 }
 
 impl Log {
@@ -123,7 +126,7 @@ impl Log {
     pub fn new(base: Viewstamp) -> Log {
         let mut views = VecDeque::new();
         views.push_back((base.view, base.op));
-        Log { base, entries: VecDeque::new(), views, bytes: 0 }
+        Log { base, entries: VecDeque::new(), views, ends: VecDeque::new(), below: 0 }
     }
 
     /// The viewstamp just below the first entry.
@@ -138,7 +141,18 @@ impl Log {
 
     /// The sum of the entries' [`Entry::size`].
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.end() - self.below
+    }
+
+    /// The sum of the sizes of the entries above `after`.
+    pub fn bytes_above(&self, after: OpNumber) -> usize {
+        let Some(index) = after.0.checked_sub(self.base.op.0 + 1) else { return self.bytes() };
+        let end = usize::try_from(index).ok().and_then(|index| self.ends.get(index));
+        end.map_or(0, |end| self.end() - end)
+    }
+
+    fn end(&self) -> usize {
+        self.ends.back().copied().unwrap_or(self.below)
     }
 
     /// How many entries there are.
@@ -179,7 +193,7 @@ impl Log {
         if self.views.back().is_none_or(|&(view, _)| view != entry.viewstamp.view) {
             self.views.push_back((entry.viewstamp.view, entry.viewstamp.op));
         }
-        self.bytes += entry.size();
+        self.ends.push_back(self.end() + entry.size());
         self.entries.push_back(entry);
     }
 
@@ -190,8 +204,8 @@ impl Log {
     pub fn truncate(&mut self, keep: OpNumber) {
         assert!(keep >= self.base.op, "cannot truncate below the base");
         while self.entries.back().is_some_and(|entry| entry.viewstamp.op > keep) {
-            let entry = self.entries.pop_back().expect("just seen");
-            self.bytes -= entry.size();
+            self.entries.pop_back();
+            self.ends.pop_back();
         }
         while self.views.len() > 1 && self.views.back().is_some_and(|&(_, first)| first > keep) {
             self.views.pop_back();
@@ -202,7 +216,7 @@ impl Log {
     pub fn trim(&mut self, through: OpNumber) {
         while self.entries.front().is_some_and(|entry| entry.viewstamp.op <= through) {
             let entry = self.entries.pop_front().expect("just seen");
-            self.bytes -= entry.size();
+            self.below = self.ends.pop_front().expect("one for each entry");
             self.base = entry.viewstamp;
         }
         while self.views.len() > 1 && self.views[1].1 <= self.base.op {
@@ -287,6 +301,20 @@ mod tests {
         log.truncate(OpNumber(1));
         assert_eq!(log.last(), vs(21, 1));
         assert_eq!(log.tails(), vec![vs(0, 0), vs(21, 1)]);
+    }
+
+    #[test]
+    fn bytes_are_known_above_every_operation() {
+        let mut log = log(&[vs(21, 1), vs(21, 2), vs(32, 3), vs(32, 4)]);
+        let each = log.bytes() / 4;
+        let above = |log: &Log, op| log.bytes_above(OpNumber(op)) / each;
+        assert_eq!([0, 1, 3, 4, 9].map(|op| above(&log, op)), [4, 3, 1, 0, 0]);
+        log.trim(OpNumber(2));
+        log.truncate(OpNumber(3));
+        assert_eq!([0, 2, 3].map(|op| above(&log, op)), [1, 1, 0]);
+        assert_eq!(log.bytes(), each);
+        log.trim(OpNumber(3));
+        assert_eq!((log.bytes(), above(&log, 3)), (0, 0));
     }
 
     #[test]

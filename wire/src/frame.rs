@@ -34,6 +34,8 @@ pub enum Kind {
     Reply = 4,
     /// To a client: who numbers requests ([`crate::put_sequencer`]).
     Sequencer = 5,
+    /// To a client: how the sender fares ([`crate::Condition`]).
+    Condition = 6,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             3 => Ok(Kind::Client),
             4 => Ok(Kind::Reply),
             5 => Ok(Kind::Sequencer),
+            6 => Ok(Kind::Condition),
             unknown => Err(Error::Kind(unknown)),
         }
     }

@@ -7,6 +7,7 @@
 //! business; its codec stands beside the message's type.
 #![forbid(unsafe_code)]
 
+mod condition;
 mod error;
 mod frame;
 mod hello;
@@ -14,6 +15,7 @@ mod outbox;
 mod reader;
 mod sequencer;
 
+pub use condition::Condition;
 pub use error::Error;
 pub use frame::{
     Frame, HEADER_BYTES, Header, Kind, LONGEST_BODY, MAX_PAYLOAD, NO_REPLICA, VERSION, encode_frame,

@@ -1,7 +1,7 @@
 //! The gateway of a group whose clients count replies, against replies made by hand.
 
 use nopaxos::{Content, Lives, Ordered, Send, ViewId};
-use oum::Session;
+use oum::{Members, Session};
 use smr::{ClientId, Incarnation, Outcome, ReplicaId, Request};
 
 use super::*;
@@ -60,7 +60,8 @@ impl Setting {
         let (number, read, view, durable) =
             (RequestNumber(number), false, view(1), Viewstamp::default());
         let reply = Reply { client: ID, number, read, view, durable, outcome };
-        let vote = nopaxos::Reply { from: ReplicaId(from), lives: Lives::new(3), reply };
+        let (from, members, lives) = (ReplicaId(from), Members::all(3), Lives::new(3));
+        let vote = nopaxos::Reply { from, members, lives, reply };
         self.gateway.on_vote(self.now, vote);
     }
 

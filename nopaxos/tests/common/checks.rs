@@ -10,6 +10,9 @@ use super::Group;
 use super::clients::Operation;
 use super::service::Register;
 
+/// No entry of these clients takes more bytes.
+const LONGEST_ENTRY: usize = 200;
+
 /// What a slot holds, for comparison.
 type Held = (Viewstamp, Option<(ClientId, RequestNumber)>);
 
@@ -102,10 +105,17 @@ impl Group {
         if !is_leader && let Some(&digest) = self.reference.digests.get(&executed) {
             assert_eq!(executor.machine().digest, digest, "two states at {executed:?}");
         }
-        let slots = replica.log().last().op.0 - replica.sync_point().0;
+        let (log, limits) = (replica.log(), self.plan.limits);
+        let slots = log.last().op.0 - point.0;
         // Every view adds the slot of its start.
-        let most = self.plan.limits.unsynced + 100;
-        assert!(slots <= most, "{slots} slots beyond the sync-point: it is unbounded");
+        let most = limits.unstable + 100;
+        assert!(slots <= most, "{slots} slots that may change: it is unbounded");
+        let most = 2 * limits.unstable_bytes + 2 * LONGEST_ENTRY;
+        if log.bytes_above(point) > most {
+            let sizes = log.above(point).filter(|entry| held(entry).1.is_some());
+            let bytes: usize = sizes.map(|entry| entry.size()).sum();
+            assert!(bytes <= most, "{bytes} bytes that may change: it is unbounded");
+        }
     }
 
     /// Before a message leaves.

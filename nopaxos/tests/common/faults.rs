@@ -1,6 +1,7 @@
 //! What goes wrong, and how it ends.
 
 use nopaxos::{Status, Tally};
+use oum::Members;
 use smr::{Durability, OpNumber, ReplicaId};
 
 use super::{Group, Mail, Plan, Trap};
@@ -12,6 +13,9 @@ impl Group {
         let id = self.victim();
         if self.plan.disasters && self.rng.chance(1, 6) {
             return self.disaster(until);
+        }
+        if self.plan.changes && self.rng.chance(1, 4) {
+            return self.other_members();
         }
         match self.rng.below(14) {
             12 => self.trap = Some(Trap::Gap),
@@ -49,6 +53,27 @@ impl Group {
                 self.post(0, Mail::NewSequencer);
             }
         }
+    }
+
+    /// An operator wants other members; one change at a time.
+    fn other_members(&mut self) {
+        let ids: Vec<ReplicaId> = self.ids().collect();
+        let wanted: Vec<_> = ids.into_iter().filter(|_| self.rng.chance(3, 5)).collect();
+        if wanted.is_empty() || self.members().is_changing() {
+            return;
+        }
+        let after = Members::of(wanted);
+        let whole = |id: ReplicaId| {
+            self.host(id).is_some_and(|host| host.protocol().status() != Status::Recovering)
+        };
+        // Who has forgotten everything must have recovered before it counts.
+        let remembers = self.members().change_to(after).is_quorum(whole);
+        if self.plan.durability == Durability::Memory && !remembers {
+            return;
+        }
+        let newest = self.sequencers.len() - 1;
+        self.sequencers[newest].alive = self.rng.chance(1, 2);
+        self.change_members(after);
     }
 
     /// The sequencer changes in the middle of a gap agreement or of a view change, and the leader
@@ -118,11 +143,10 @@ impl Group {
         if self.plan.durability == Durability::Sync {
             return true;
         }
-        let whole = |id: &ReplicaId| {
-            self.host(*id).is_some_and(|host| host.protocol().status() != Status::Recovering)
+        let whole = |id: ReplicaId| {
+            self.host(id).is_some_and(|host| host.protocol().status() != Status::Recovering)
         };
-        let majority = usize::from(self.plan.replicas) / 2 + 1;
-        !whole(&id) || self.ids().filter(whole).count() > majority
+        !whole(id) || self.members().is_quorum(|other| other != id && whole(other))
     }
 
     pub fn kill(&mut self, id: ReplicaId, restart_at: u64) {
@@ -140,8 +164,8 @@ impl Group {
 
     /// Keeps account of the times at which a crash may take what was acknowledged.
     pub(super) fn note_forgetful(&mut self) {
-        let forgetful = self.machines.iter().filter(|machine| !machine.whole).count();
-        if forgetful > (usize::from(self.plan.replicas) - 1) / 2 {
+        let whole = |id: ReplicaId| self.machines[id.index()].whole;
+        if !self.members().is_quorum(whole) {
             self.excused_at = Some(self.now);
         }
     }

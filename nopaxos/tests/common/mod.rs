@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nopaxos::{Effect as Own, Event, Message, Replica, Send, Status, Tally};
-use oum::{Header, Receiver, Sender, Sequencer, Session};
+use oum::{Delivery, Header, Members, Receiver, Sender, Sequencer, Session};
 use smr::contract::{Input, Recovered, Trust};
 use smr::executor::CheckpointStep;
 use smr::rng::Rng;
@@ -95,6 +95,8 @@ pub struct Group {
     pub clients: Clients,
     pub sequencers: Vec<OneSequencer>,
     session: u32,
+    /// Who counts in each session, from session 0 on.
+    pub rosters: Vec<Members>,
     pub cuts: Vec<(ReplicaId, ReplicaId, u64)>,
     pub reference: Reference,
     /// When more than f replicas were forgetful last (durability `lazy`).
@@ -117,6 +119,8 @@ pub struct Group {
     fault_at: u64,
     storming: bool,
     pub tally: Tally,
+    /// Changes of members that have come to their end.
+    pub changes: u64,
     pub events: u64,
     pub story: bool,
 }
@@ -162,6 +166,7 @@ impl Group {
             clients,
             sequencers: Vec::new(),
             session: 0,
+            rosters: vec![Members::all(plan.replicas)],
             cuts: Vec::new(),
             reference: Reference::new(plan.durability),
             excused_at: None,
@@ -176,6 +181,7 @@ impl Group {
             fault_at: 0,
             storming: false,
             tally: Tally::default(),
+            changes: 0,
             events: 0,
             story: false,
             rng,
@@ -213,8 +219,25 @@ impl Group {
         Session(self.session)
     }
 
+    /// Who counts in the newest session.
+    pub fn members(&self) -> Members {
+        *self.rosters.last().expect("there is one")
+    }
+
+    /// The controller begins a session in which the members become these.
+    pub fn change_members(&mut self, after: Members) {
+        assert!(!self.members().is_changing(), "one change at a time");
+        let changing = self.members().change_to(after);
+        self.new_session(changing);
+    }
+
     /// The controller installs the next session, on a sequencer of its own.
     pub fn new_sequencer(&mut self) {
+        self.new_session(self.members());
+    }
+
+    fn new_session(&mut self, members: Members) {
+        self.rosters.push(members);
         self.session += 1;
         let mut counter = Sequencer::default();
         assert!(counter.begin(GROUP, Session(self.session)));
@@ -253,6 +276,26 @@ impl Group {
         }
         machine.host = Some(Host::new(Replica::new(config), executor));
         self.step(id, Input::Start(recovered));
+        // It asks the controllers at once.
+        self.tell_session(id);
+    }
+
+    /// The controllers tell a replica of the newest session.
+    fn tell_session(&mut self, id: ReplicaId) {
+        let (session, members) = (self.session(), self.members());
+        if self.runs(id) {
+            self.step(id, Input::Event(Event::Session { session, members }));
+        }
+    }
+
+    /// Members that have changed for good are told to the controllers, which end the change.
+    fn end_change(&mut self) {
+        let settled =
+            |id: ReplicaId| self.runs(id) && self.replica(id).settled() == Some(self.session());
+        if self.members().is_changing() && self.ids().any(settled) {
+            self.changes += 1;
+            self.new_session(self.members().changed());
+        }
     }
 
     pub fn step(&mut self, id: ReplicaId, input: In) {
@@ -418,6 +461,7 @@ impl Group {
             self.now = self.next_at().clamp(self.now, until);
             self.deliver();
             self.tick();
+            self.end_change();
             if storm {
                 self.spring();
             }
@@ -566,7 +610,11 @@ impl Group {
     fn receive(&mut self, id: ReplicaId) {
         while self.runs(id) {
             let Some(delivery) = self.machines[id.index()].receiver.poll(self.now) else { return };
-            self.step(id, Input::Event(Event::Delivery(delivery)));
+            if let Delivery::Terminated { .. } = delivery {
+                self.tell_session(id);
+            } else {
+                self.step(id, Input::Event(Event::Delivery(delivery)));
+            }
         }
     }
 

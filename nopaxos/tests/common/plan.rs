@@ -33,6 +33,8 @@ pub struct Plan {
     pub disk: u64,
     /// Whether more than f replicas crash at a time, where disks remember.
     pub disasters: bool,
+    /// Whether the members change.
+    pub changes: bool,
     /// Whether clients send again what such a crash has taken.
     pub replay: bool,
     /// Microseconds with faults, and between two of them in the mean.
@@ -78,6 +80,7 @@ impl Plan {
             late: 0,
             disk: 20,
             disasters: false,
+            changes: false,
             replay: false,
             storm: 0,
             fault_every: 1_000,
@@ -95,8 +98,10 @@ impl Plan {
         timing.jitter = pick(&mut rng, &[200, 1_000, 3_000]);
         let mut limits = Limits::tiny();
         if rng.chance(1, 3) {
-            limits = Limits { ahead: 60, unsynced: 400, sync_every: 30, ..limits };
+            let log_bytes = pick(&mut rng, &[2_000, 20_000]) as usize;
+            limits = Limits { ahead: 60, unstable: 400, sync_every: 30, log_bytes, ..limits };
         }
+        limits.unstable_bytes = pick(&mut rng, &[4_000, 8_000, 100_000]) as usize;
         let durabilities = [Durability::Memory, Durability::Sync, Durability::Lazy];
         Plan {
             durability: durabilities[rng.below(3) as usize],
@@ -116,6 +121,7 @@ impl Plan {
             late: pick(&mut rng, &[0, 10, 200]),
             disk: pick(&mut rng, &[5, 60, 400, 1_500]),
             disasters: rng.chance(1, 2),
+            changes: rng.chance(1, 3),
             replay: rng.chance(1, 2),
             storm: pick(&mut rng, &[10_000, 20_000, 40_000]),
             fault_every: pick(&mut rng, &[300, 1_000, 3_000]),

@@ -227,7 +227,11 @@ fn change_members(command: &Command<'_>, desk: &mut Desk<'_, Store>, out: &mut V
         return write::error(out, "ERR LOCKSTEP.MEMBER takes ADD or REMOVE and a replica's id");
     };
     let Some(memory) = &desk.status().memory else {
-        return write::error(out, "ERR members can only be changed where the group orders by mu");
+        let text = match desk.status().multicast {
+            Some(_) => "ERR the controllers name the members: `lockstep member --controller`",
+            None => "ERR members can only be changed where the group orders by mu or nopaxos",
+        };
+        return write::error(out, text);
     };
     let (Some(&is_member), change) = (memory.members.get(id.index()), change(id)) else {
         let most = memory.members.len() - 1;

@@ -113,6 +113,8 @@ fn ordered(multicast: &MulticastStatus) -> Value {
     json!({
         "address": multicast.address.map(|at| at.to_string()),
         "session": multicast.session,
+        "members": multicast.members.iter().map(|id| id.0).collect::<Vec<_>>(),
+        "changing": multicast.changing,
         "sequencer": multicast.sequencer.map(|at| at.to_string()),
         "next": multicast.next,
         "open_gaps": multicast.open_gaps,
