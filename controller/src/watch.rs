@@ -449,12 +449,12 @@ impl Watch {
         let probe = self.timing.probe;
         let watched = self.groups.get_mut(&id).expect("a group that is watched");
         let Some(listen) = watched.listen(id) else { return };
-        let (is_changing, all) = (watched.group.counting.is_changing(), watched.all_listen());
-        if now < watched.tell || (all && !is_changing) {
+        let is_changing = watched.group.counting.is_changing();
+        if now < watched.tell || (watched.all_listen() && !is_changing) {
             return;
         }
         for (place, &member) in watched.group.members.iter().enumerate() {
-            if all || watched.listening & (1 << place) == 0 {
+            if is_changing || watched.listening & (1 << place) == 0 {
                 out.push(Act::Send(member, listen.clone()));
             }
         }

@@ -112,7 +112,7 @@ fn count(flags: &Flags, replicas: &[Member], leader: &Member) -> Result<Step> {
         MemberChange::Remove { id } => (Some(id), None),
         MemberChange::Replace { old, new } => (Some(old), Some(new)),
     };
-    old.iter().for_each(|&id| drop(wanted.remove(&id.into())));
+    wanted.retain(|id| old.is_none_or(|old| *id != u64::from(old)));
     wanted.extend(new.map(u64::from));
     let changing = leader.status.as_ref().is_some_and(|all| all["multicast"]["changing"] == true);
     if changing {

@@ -364,7 +364,7 @@ impl Counted {
 #[test]
 fn native_clients_execute_again_what_a_crash_of_all_has_taken() {
     // What waits for the disk is in the processes alone, and goes with them.
-    let slow = ["--emulate-disk-latency", "100000"];
+    let slow = ["--emulate-disk-latency", "25000"];
     let (_network, mut group) = group(3, "lazy", &slow);
     let terms = Terms { deadline: None, ..Terms::default() };
     let mut client = native(&group, Options { terms, ..Options::default() });
