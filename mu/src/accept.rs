@@ -335,8 +335,8 @@ impl<M: Memory> Replica<M> {
         self.lead.configs.iter().map(of).min().expect("of a leader")
     }
 
-    /// Tells followers, and disks, what is decided when no slot will soon (A.4.3), and leaves behind
-    /// who holds up the reuse of slots.
+    /// Tells followers, and disks, what is decided when no slot will soon (A.4.3), and leaves
+    /// behind who holds up the reuse of slots.
     pub(crate) fn inform(&mut self, now: Now, out: &mut Out) {
         let executed = self.executed.op;
         if self.recent.last().op == executed {
@@ -349,8 +349,8 @@ impl<M: Memory> Replica<M> {
                 self.tell_durable(id, out);
             }
             if self.is_durable() && executed == self.lead.start && self.may_reuse(executed.next()) {
-                // Only the next entry says on disk that the first is decided: groups that stop again
-                // and again, asked for nothing, would leave a ring of first entries.
+                // Only the next entry says on disk that the first is decided: groups that stop
+                // again and again, asked for nothing, would leave a ring of first entries.
                 let content = Content::Batch { unix_ms: now.unix_ms, requests: Vec::new() };
                 self.lead.progress_at = now.micros;
                 self.propose_next(now, self.executed, content, out);

@@ -134,8 +134,9 @@ impl<M: Memory> Replica<M> {
         self.write_board(Purpose::Durable, leader, layout::durable_of(self.me), &words, out);
     }
 
-    /// How far the entries of this number's leader are stored, if its first one is; before that, the
-    /// end of this log, if it is one that the leader has adopted as a whole and all of it is stored.
+    /// How far the entries of this number's leader are stored, if its first one is; before that,
+    /// the end of this log, if it is one that the leader has adopted as a whole and all of it is
+    /// stored.
     fn stored_under(&mut self, number: View) -> OpNumber {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::DurableBeforeStored) && self.log.last().view == number {

@@ -1,5 +1,6 @@
-//! What a leader keeps for a replica that fetches a checkpoint: the slots above it. Without that, a
-//! group that decides more than it keeps while a checkpoint travels would never take a replica back.
+//! What a leader keeps for a replica that fetches a checkpoint: the slots above it. Without that,
+//! a group that decides more than it keeps while a checkpoint travels would never take a replica
+//! back.
 //!
 //! The replica's board says how much of the checkpoint is there. In step with that the leader lets
 //! go of slots below the checkpoint; where more would have to go it proposes nothing, so that a
