@@ -1,6 +1,6 @@
 //! Messages from one thread to one other, through slots of cache lines: how an application hands
-//! its requests to its replica's thread, and gets the answers, where they are two threads ([Mu] 3.3,
-//! 6: "handover").
+//! its requests to its replica's thread, and gets the answers, where they are two threads
+//! ([Mu] 3.3, 6: "handover").
 //!
 //! A slot's first word says which message it holds, and is stored last. Who waits looks at that
 //! word, in the line that the message begins in: a message of up to [`FIRST_LINE`] bytes costs the
@@ -137,8 +137,8 @@ impl Sender {
     /// that never [sleep](Receiver::sleep) there is no need to ask.
     #[inline]
     pub fn must_wake(&self) -> bool {
-        // SeqCst: pairs with the fence in `sleep`. If that one comes first, the load below sees that
-        // the receiver sleeps; else it sees the message.
+        // SeqCst: pairs with the fence in `sleep`. If that one comes first, the load below sees
+        // that the receiver sleeps; else it sees the message.
         fence(Ordering::SeqCst);
         self.ring.asleep.0.load(Ordering::Relaxed)
     }

@@ -95,8 +95,9 @@ pub(crate) fn store(
     if word.load(Ordering::Acquire) != under.0 {
         return false;
     }
-    // The first line last: who waits for its first word finds the rest there, and does not take away
-    // the lines that are being written. The others upwards: downwards takes three times as long.
+    // The first line last: who waits for its first word finds the rest there, and does not take
+    // away the lines that are being written. The others upwards: downwards takes three times as
+    // long.
     let mut words = words;
     let mut first = [0; LINE];
     let count = words.len().min(LINE);

@@ -108,8 +108,8 @@ impl Iterator for Interrupted {
 
 impl ExactSizeIterator for Interrupted {}
 
-/// Stops before word `stop`; above 10,000, kills before word `stop` - 10,000. Behind the last word it
-/// does so before it looks whether the write counts.
+/// Stops before word `stop`; above 10,000, kills before word `stop` - 10,000. Behind the last word
+/// it does so before it looks whether the write counts.
 fn write(endpoint: &mut shm::Endpoint, under: GrantNumber, value: u64, stop: usize) -> Status {
     let (stop, signal) =
         if stop >= 10_000 { (stop - 10_000, Signal::KILL) } else { (stop, Signal::STOP) };

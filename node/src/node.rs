@@ -64,10 +64,10 @@ impl<F: Face> Node<F> {
         Ok(Node(kind))
     }
 
-    /// Connects a thread of this process, which speaks the face's protocol through memory instead of
-    /// a socket ([Mu] 3.3, 6: "handover"). It counts as a client of the first entrance. Where both
-    /// threads have a core of their own, [`Options::spin`] saves a system call per request; on one that
-    /// they share it only keeps the thread waiting.
+    /// Connects a thread of this process, which speaks the face's protocol through memory instead
+    /// of a socket ([Mu] 3.3, 6: "handover"). It counts as a client of the first entrance. Where
+    /// both threads have a core of their own, [`Options::spin`] saves a system call per request; on
+    /// one that they share it only keeps the thread waiting.
     pub fn attach(&mut self) -> Application {
         match &mut self.0 {
             Kind::Vsr(core) => core.attach(),

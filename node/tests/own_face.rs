@@ -192,7 +192,7 @@ fn an_application_in_the_process_needs_no_socket() {
             node.run(&stopping).expect("it runs")
         });
         let [mut application, mut other] = take.recv().expect("both");
-        // One at a time, so that the loop goes to sleep in between; then more than there is room for.
+        // One at a time, so that the loop sleeps in between; then more than there is room for.
         for number in 1..=100 {
             std::thread::sleep(std::time::Duration::from_micros(number * 20));
             assert_eq!(ask(&mut application, b"add 1\n", 1), [number]);

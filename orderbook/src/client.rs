@@ -204,8 +204,8 @@ fn measure<S: Read + Write>(mut client: Client<S>, tape: &Tape, pipeline: usize)
     let rate = histogram.len() as f64 / start.elapsed().as_secs_f64();
     let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
     Ok(format!(
-        "{} commands, {pipeline} on their way: {rate:.0}/s, p50 {:.2} us, p99 {:.1} us, p99.9 {:.1} \
-         us",
+        "{} commands, {pipeline} on their way: {rate:.0}/s, p50 {:.2} us, p99 {:.1} us, p99.9 \
+         {:.1} us",
         histogram.len(),
         at(0.5),
         at(0.99),

@@ -1,6 +1,6 @@
-//! One process's face: its own memory, and its peers'. What a verb does is done when `post` returns;
-//! whether writes count is looked at when the first completion after them is asked for, with one
-//! fence for all of them: so the caches fetch the lines of several peers at the same time.
+//! One process's face: its own memory, and its peers'. What a verb does is done when `post`
+//! returns; whether writes count is looked at when the first completion after them is asked for,
+//! with one fence for all: so the caches fetch the lines of several peers at the same time.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

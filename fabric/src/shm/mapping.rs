@@ -98,7 +98,11 @@ pub(crate) fn fetch(words: &[AtomicU64]) {
         // processors of this kind that have no such hint do nothing.
         unsafe {
             let line = line.as_ptr();
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            std::arch::asm!(
+                "prefetchw [{}]",
+                in(reg) line,
+                options(nostack, preserves_flags, readonly)
+            );
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;
