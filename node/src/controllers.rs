@@ -17,7 +17,7 @@ const ASK_PAUSE: u64 = 20_000;
 const SILENCE: u64 = 30_000;
 /// When so many messages should have come and not one has, the sequencer is complained of: fewer
 /// may have been dropped by chance.
-const FEW: u32 = 4;
+pub(crate) const FEW: u32 = 4;
 
 /// A control message and where it goes.
 pub(crate) type Letters = Vec<(SocketAddr, Control)>;

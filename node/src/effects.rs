@@ -92,8 +92,8 @@ impl<F: Face, P: Family> Core<F, P> {
             Kind::Replica => self.on_protocol_message(from, incarnation, payload),
             Kind::Client => match ClientMessage::decode(payload) {
                 Ok(message) if message.client().gateway == u32::from(from.0) => {
+                    self.family.note_asked(&message, self.now);
                     self.on_client_message(message);
-                    self.family.note_asked(1, self.now);
                     true
                 }
                 _ => false,

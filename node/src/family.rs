@@ -104,8 +104,8 @@ pub(crate) trait Family: Sized {
     /// told, if it is that.
     fn perform(&mut self, effect: EffectOf<Self>) -> Option<Self::Reply>;
 
-    /// So many clients' messages have come to this replica.
-    fn note_asked(&mut self, _count: usize, _now: Now) {}
+    /// A client's message has come to this replica.
+    fn note_asked(&mut self, _message: &ClientMessage, _now: Now) {}
 
     /// Sends a request of this replica's gateway to all.
     fn cast(&mut self, payload: &Bytes, now: Now);

@@ -178,10 +178,9 @@ impl<F: Face, P: Family> Core<F, P> {
             }
             !waits
         });
-        let mut count = 0;
-        let taken = taken.inspect(|_| count += 1);
-        P::ask(&mut self.host, self.now, taken, &mut self.effects);
-        self.family.note_asked(count, self.now);
+        let (family, now) = (&mut self.family, self.now);
+        let taken = taken.inspect(|message| family.note_asked(message, now));
+        P::ask(&mut self.host, now, taken, &mut self.effects);
         self.arrived = arrived;
     }
 }

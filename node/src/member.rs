@@ -2,15 +2,19 @@
 //! what the controllers are told ([NOPaxos] 3.2, 5). Replies, and what replicas say to each other,
 //! travel over the connections that all orders have.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use bytes::Bytes;
 use nopaxos::{Effect as Own, Event as Input, Replica, Reply as Vote, Status as Doing, ViewId};
 use oum::{CONTROL_MAGIC, Control, Delivery, Header, Members, Receiver, Sender, Session};
-use smr::{ClientMessage, Host, Identity, Now, OrderedBy, Reply, StateMachine, View};
+use smr::{
+    ClientId, ClientMessage, Host, Identity, Now, OrderedBy, Reply, RequestNumber, StateMachine,
+    View,
+};
 
 use crate::Error;
-use crate::controllers::{Controllers, Letters};
+use crate::controllers::{Controllers, FEW, Letters};
 use crate::datagrams::Datagrams;
 use crate::event::Event;
 use crate::face::{MulticastStatus, Status};
@@ -28,6 +32,8 @@ const BATCHES_A_TURN: usize = 8;
 /// A replica is told again this often of a session that it has not taken up, in microseconds.
 const REMINDER: u64 = 50_000;
 
+/// So many requests that came directly are remembered.
+const FEW_ASKED: usize = 32;
 /// A session with so many leaders should be followed by another.
 const MANY_VIEWS: usize = 1_024;
 
@@ -44,6 +50,8 @@ pub(crate) struct Member {
     told: (Session, u64),
     /// The replica must be told.
     news: Option<(Session, Members)>,
+    /// The last requests that came directly.
+    asked: VecDeque<(ClientId, RequestNumber)>,
     /// The replica has taken part in so many views.
     views: u64,
     /// So many requests that were dropped on the way here have been found at others.
@@ -86,6 +94,7 @@ impl Member {
             stirred: true,
             told: (Session(0), 0),
             news: None,
+            asked: VecDeque::new(),
             views: 0,
             found: 0,
             reported: (Session(0), None),
@@ -229,8 +238,14 @@ impl Family for Member {
     }
 
     /// What was sent to replicas directly should come from the sequencer, too.
-    fn note_asked(&mut self, count: usize, now: Now) {
-        (0..count).for_each(|_| self.controllers.expects(now.micros));
+    fn note_asked(&mut self, message: &ClientMessage, now: Now) {
+        let ClientMessage::Request { request, .. } = message else { return };
+        let key = (request.client, request.number);
+        // One that comes again has been sent to the sequencer in vain, and more than once.
+        let times = if self.asked.contains(&key) { FEW } else { 1 };
+        (0..times).for_each(|_| self.controllers.expects(now.micros));
+        self.asked.truncate(FEW_ASKED - 1);
+        self.asked.push_front(key);
     }
 
     fn cast(&mut self, payload: &Bytes, now: Now) {

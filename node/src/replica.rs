@@ -316,6 +316,7 @@ impl<F: Face, P: Family> Core<F, P> {
                     self.send(To::Others, Kind::Client, |out| message.encode(out));
                     // It should be there before its digest is.
                     self.peers.flush(&self.poll, self.now.micros);
+                    self.family.note_asked(&message, self.now);
                     self.on_client_message(message);
                 }
             }

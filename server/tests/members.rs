@@ -94,7 +94,9 @@ impl Site {
         let dir = dir.to_str().expect("text");
         children.push(program("controller", &scratch, &[&flags[..], &more, &[dir]].concat()));
         let flags = ["--order", "nopaxos", "--controllers", &controller, "--group", "a1"];
-        let group = Group::ordered(replicas, durability, &flags, own);
+        // On a busy machine sequencers are left for less, and one after the other.
+        let patient = ["--command-timeout-ms", "60000"];
+        let group = Group::ordered(replicas, durability, &[&flags[..], &patient].concat(), own);
         Site { group, sequencers, face, deaf_to, _relays: relays, children, _scratch: scratch }
     }
 
