@@ -6,8 +6,8 @@
 //! - [`chaos`] kills and pauses the replicas of a running group, or its sequencer, under checked
 //!   load;
 //! - [`loss`] tells what a crash of the whole group has taken from its clients;
-//! - [`lazy`], [`mu`] and [`order`] draw the papers' figures, and [`store`] measures the single-node
-//!   store beside a Redis.
+//! - [`lazy`], [`mu`] and [`order`] draw the papers' figures, and [`store`] measures the
+//!   single-node store beside a Redis.
 //!
 //! Nothing but [`mu`] and [`order`], which measure replication without a program around it, knows
 //! how a replica works: everything but the index goes over the wire, as a user would.

@@ -23,11 +23,11 @@ pub enum Command {
     Forget(SocketAddr),
     /// `group ID MEMBER,MEMBER,...`: there is this group. One that exists stays as it is.
     Create(GroupId, Vec<SocketAddr>),
-    /// `alter ID MEMBER,MEMBER,...`: the group's replicas have these addresses from its next session
-    /// on, which begins now. Their number stays.
+    /// `alter ID MEMBER,MEMBER,...`: the group's replicas have these addresses from its next
+    /// session on, which begins now. Their number stays.
     Alter(GroupId, Vec<SocketAddr>),
-    /// `count ID REPLICA,REPLICA,...`: of the group's replicas these count from now on. Two sessions
-    /// begin for that, the second one when the first has settled.
+    /// `count ID REPLICA,REPLICA,...`: of the group's replicas these count from now on. Two
+    /// sessions begin for that, the second one when the first has settled.
     Count(GroupId, Members),
     /// `settle ID PRESENT`: if the group's session is `PRESENT`, in which its members change, they
     /// have changed.

@@ -89,7 +89,8 @@ impl<'g> Batch<'g> {
         }
     }
 
-    /// Has the layers and buckets that a scan will enter fetched while it delivers what comes before them.
+    /// Has the layers and buckets that a scan will enter fetched while it delivers what comes
+    /// before them.
     pub(crate) fn prefetch_links(&self) {
         for index in 0..self.permutation.len() {
             let raw = self.raws[self.permutation.slot(index)];

@@ -1,5 +1,5 @@
-//! Memory for nodes and small buckets: three sizes, carved from large blocks that ask for huge pages ([Mao] 3.3.2,
-//! "+Superpage").
+//! Memory for nodes and small buckets: three sizes, carved from large blocks that ask for huge
+//! pages ([Mao] 3.3.2, "+Superpage").
 //!
 //! A random lookup in a tree beyond the caches misses the TLB where it misses the cache, and pays
 //! about the same for both; with pages of 2 MiB the TLB covers what it did not before. Threads
@@ -257,8 +257,8 @@ pub(crate) unsafe fn give(node: NonNull<u8>, size: Size) {
 }
 
 /// How many nodes all trees of the process use, small buckets and those included that wait for
-/// guards to go. Exact once all other threads that have changed trees are gone. Always 0 under Miri and fuzzers, which
-/// watch every allocation themselves.
+/// guards to go. Exact once all other threads that have changed trees are gone. Always 0 under Miri
+/// and fuzzers, which watch every allocation themselves.
 pub fn live_nodes() -> usize {
     let own = CACHE.try_with(|cache| std::mem::take(&mut cache.borrow_mut().live)).unwrap_or(0);
     let mut shared = shared();

@@ -271,8 +271,8 @@ impl Client {
     }
 
     /// The oldest request that is not done, if it was sent again and again. Told to the replicas
-    /// directly, as a body is, it tells them that they should have heard of it: that the sequencer is
-    /// not heard by any of them, nobody else can know.
+    /// directly, as a body is, it tells them that they should have heard of it: that the sequencer
+    /// is not heard by any of them, nobody else can know.
     pub fn in_vain(&self) -> Option<Request> {
         let (&number, asked) = self.asked.iter().next()?;
         let (client, oldest_unanswered, body) = (self.id, number, asked.body.clone());

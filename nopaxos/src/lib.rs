@@ -2,8 +2,8 @@
 //! deterministic state machine, and the client machine that counts its replies.
 //!
 //! [`replica`] holds the state and the dispatch. `normal` (5.2.1), `gap` (5.2.2), `view_change`
-//! (5.2.3), `sync` (5.2.4), `recovery`, `transfer` and `roster` (5.2.5), `slots` (the log and what waits for
-//! a gap), `bodies` (requests longer than a datagram), `storage` (the disk as a peer).
+//! (5.2.3), `sync` (5.2.4), `recovery`, `transfer` and `roster` (5.2.5), `slots` (the log and what
+//! waits for a gap), `bodies` (requests longer than a datagram), `storage` (the disk as a peer).
 //!
 //! Invariants: within a view a leader's log only grows; a replica replies to a request only when
 //! all slots before it are filled; a NO-OP is passed only when f + 1 replicas hold it; what is at

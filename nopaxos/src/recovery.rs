@@ -2,9 +2,9 @@
 //! 5.2.5).
 //!
 //! Its new incarnation goes to so many others first that every quorum has one of them: whichever is
-//! counted afterwards, one of it knows that what the former life said is void. Then it takes the log
-//! of the leader of the latest view among those, as it is after the leader has learned of the new
-//! life.
+//! counted afterwards, one of it knows that what the former life said is void. Then it takes the
+//! log of the leader of the latest view among those, as it is after the leader has learned of the
+//! new life.
 
 use smr::{Durability, Incarnation, MAX_REPLICAS, Now, ReplicaId};
 

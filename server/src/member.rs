@@ -1,7 +1,7 @@
-//! `lockstep member`: adding, removing and replacing members of a group, one change at a time, while
-//! it serves. In a group that orders by mu ([Mu] 5.4) the leader is asked, whoever that is; in one
-//! that orders by nopaxos ([NOPaxos] 5.2.5) a controller. Either is asked until the members are what
-//! was wanted: a change that is interrupted by a fail-over may come to nothing.
+//! `lockstep member`: adding, removing and replacing members of a group, one change at a time,
+//! while it serves. In a group that orders by mu ([Mu] 5.4) the leader is asked, whoever that is;
+//! in one that orders by nopaxos ([NOPaxos] 5.2.5) a controller. Either is asked until the members
+//! are what was wanted: a change that is interrupted by a fail-over may come to nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -109,9 +109,9 @@ pub fn without_a_quorum(plan: Plan) -> Group {
     group
 }
 
-/// Replica 1 replies to a request that 2 never gets, crashes and forgets; a START-VIEW that the leader
-/// sent before it knew of the new life comes to 1; then the leader stands still. If that was enough
-/// for 1 to recover, it and 2 go on without the request.
+/// Replica 1 replies to a request that 2 never gets, crashes and forgets; a START-VIEW that the
+/// leader sent before it knew of the new life comes to 1; then the leader stands still. If that was
+/// enough for 1 to recover, it and 2 go on without the request.
 pub fn start_view_of_a_former_life(plan: Plan) -> Group {
     let mut group = idle(plan);
     let (leader, forgetful) = (ReplicaId(0), ReplicaId(1));
@@ -139,8 +139,8 @@ pub fn start_view_of_a_former_life(plan: Plan) -> Group {
     group
 }
 
-/// 0 and 1 of the members 0, 1 and 2 have a request that nobody else gets; all are to be replaced by
-/// 3, 4 and 5. Replica 3 starts a view of the change with that request, tells nobody, and stands
+/// 0 and 1 of the members 0, 1 and 2 have a request that nobody else gets; all are to be replaced
+/// by 3, 4 and 5. Replica 3 starts a view of the change with that request, tells nobody, and stands
 /// still. If that were enough, 4 and 5 would go on alone, without it.
 pub fn members_leave_before_others_have_their_log(plan: Plan) -> Group {
     let mut group = idle(plan);
