@@ -264,6 +264,8 @@ impl Replica {
             self.checkpoints.written = position;
             self.durable_point = position.op;
             self.change.muted = Some(self.view);
+            // A checkpoint that was installed may be on disk before the view that it is of.
+            self.view = self.joined_with_log();
         }
         self.stores.start(view, self.log.last());
         if stable > self.sync_point && !self.bug(Bug::ForgetsTheStable) {
@@ -410,7 +412,7 @@ impl Protocol for Replica {
                 self.on_checkpoint_written(position, bytes);
             }
             Input::CheckpointChunk { to, chunk } => self.on_checkpoint_chunk(to, chunk, out),
-            Input::StateInstalled(position) => self.on_state_installed(position, out),
+            Input::StateInstalled(position) => self.on_state_installed(now, position, out),
             Input::Timeout => {}
             // Requests, reads included, come through the sequencer alone; every reply of a view
             // that has started waits for what its durability demands.

@@ -3,7 +3,7 @@
 //! Invariant: `log` has no holes; `ahead` holds what is known of the slots above it, the first of
 //! which is not settled. Within a view a slot's number follows from the message's number in its
 //! session, and the slots of two replicas differ at most by a NO-OP in one of them ([NOPaxos] A.2,
-//! lemma 6).
+//! lemma 6). Along the log views only grow, and the replica's own is at or after them all.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -15,6 +15,7 @@ use smr::{Content, Durability, Entry, Log, OpNumber, Request, Viewstamp};
 use crate::ahead::Slot;
 use crate::bug::Bug;
 use crate::replica::{Out, Replica, Status};
+use crate::view_id::ViewId;
 
 /// Whether nothing is executed in a slot though a message had its number.
 pub(crate) fn is_no_op(entry: &Entry) -> bool {
@@ -60,7 +61,13 @@ impl Replica {
         self.entry(slot, Content::Batch { unix_ms: 0, requests: Vec::new() })
     }
 
+    /// The least view at or after the present one and those of the log.
+    pub(crate) fn joined_with_log(&self) -> ViewId {
+        self.view.join(ViewId::from_view(self.log.last().view))
+    }
+
     pub(crate) fn append(&mut self, entry: Arc<Entry>) {
+        assert!(entry.viewstamp.view >= self.log.last().view, "views only grow along the log");
         if is_no_op(&entry) {
             self.last_no_op = self.last_no_op.max(entry.viewstamp.op);
             self.tally.no_ops += 1;
@@ -204,7 +211,7 @@ impl Replica {
     /// nothing of that session. Each view of a session takes one slot for its start.
     pub(crate) fn next_sequence(&self) -> u64 {
         let session = self.view.session;
-        let of_session = |view: smr::View| crate::ViewId::from_view(view).session == session;
+        let of_session = |view: smr::View| ViewId::from_view(view).session == session;
         let mut views = self.lineage.views().iter().filter(|(view, _)| of_session(*view));
         let Some(&(_, first)) = views.next() else { return 1 };
         let starts = 1 + views.count() as u64;

@@ -2,7 +2,8 @@
 //! where those were trimmed, as a checkpoint ([NOPaxos] 5.3: an ousted leader; 5.2.5).
 //!
 //! Stable slots are the same in every later log, so they may be taken from any replica in any
-//! status. Invariant: while a checkpoint is being installed nothing is executed.
+//! status. Invariants: while a checkpoint is being installed nothing is executed; who takes slots
+//! of a later view than its own leaves its own for that one.
 
 use alloc::vec::Vec;
 
@@ -123,13 +124,13 @@ impl Replica {
             return;
         }
         match message.body {
-            Body::Stable(suffix) => self.on_stable(suffix, out),
+            Body::Stable(suffix) => self.on_stable(now, suffix, out),
             Body::StateChunk(chunk) => self.on_state_chunk(now, from, chunk, out),
             _ => self.transfer = None,
         }
     }
 
-    fn on_stable(&mut self, mut suffix: Suffix, out: &mut Out) {
+    fn on_stable(&mut self, now: Now, mut suffix: Suffix, out: &mut Out) {
         self.transfer = None;
         let (end, before) = (suffix.last().op, self.log.last().op);
         if end <= self.floor() || !self.log.contains(suffix.after) {
@@ -144,16 +145,26 @@ impl Replica {
         self.advance_sync(end.max(self.sync_point), out);
         self.advance_durable(end, out);
         self.sync.reach(end);
-        self.resume(out);
+        self.resume(now, out);
     }
 
-    /// What is stable has come: asks at once for what follows.
-    fn resume(&mut self, out: &mut Out) {
+    /// What is stable has come: asks at once for what follows. If it is of a later view, the others
+    /// have left this one: votes that they gave before must not start it above slots of that view.
+    fn resume(&mut self, now: Now, out: &mut Out) {
         self.change.voted = false;
+        let joined = self.joined_with_log();
         let view = match self.status {
             Status::Normal => return,
-            Status::ViewChange => self.view,
-            Status::Recovering => self.latest_told().unwrap_or(self.view),
+            Status::ViewChange => {
+                if joined != self.view {
+                    self.start_view_change(now, joined, out);
+                }
+                self.view
+            }
+            Status::Recovering => {
+                self.view = joined;
+                self.latest_told().unwrap_or(joined)
+            }
         };
         let leader = view.leader(self.config.replicas);
         if leader != self.me {
@@ -183,7 +194,12 @@ impl Replica {
         out.push(Output::InstallState(installed));
     }
 
-    pub(crate) fn on_state_installed(&mut self, position: Option<Viewstamp>, out: &mut Out) {
+    pub(crate) fn on_state_installed(
+        &mut self,
+        now: Now,
+        position: Option<Viewstamp>,
+        out: &mut Out,
+    ) {
         self.transfer = None;
         let Some(position) = position else { return };
         assert!(position.op > self.floor(), "a transfer never goes back");
@@ -192,7 +208,7 @@ impl Replica {
         self.durable_point = position.op;
         self.sync.reach(position.op);
         self.checkpoints.complete(position);
-        self.resume(out);
+        self.resume(now, out);
     }
 
     /// Bounds what is kept below the sync-point.

@@ -258,8 +258,7 @@ impl Replica {
             Status::ViewChange => view >= self.view,
             Status::Normal => view > self.view,
         };
-        // Who lacks what is stable may have got it from a later view, before a former one's
-        // START-VIEW has come.
+        // Who lacks what is stable may have got it from others before this START-VIEW has come.
         let is_late = suffix.last().op < self.floor();
         if !is_wanted || is_late {
             return;

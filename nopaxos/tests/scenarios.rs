@@ -8,9 +8,11 @@ use common::stories::{
     reply_of_a_former_life, start_view_of_a_former_life, without_a_quorum,
 };
 use common::{Group, Plan};
-use nopaxos::{Body, Limits, Lives, Message, Status, Suffix, Tally, ViewId};
+use nopaxos::{Body, Config, Limits, Lives, Message, Replica, Status, Suffix, Tally, ViewId};
 use oum::{Members, Session};
-use smr::{Durability, Incarnation, Input, OpNumber, ReplicaId, Viewstamp};
+use smr::contract::Recovered;
+use smr::{Durability, Identity, Incarnation, Input, Log, Now, OpNumber, Protocol, ReplicaId};
+use smr::{Trust, Viewstamp};
 
 const LEADER: ReplicaId = ReplicaId(0);
 
@@ -591,4 +593,60 @@ fn a_start_view_that_ends_below_what_is_stable_comes_too_late() {
     group.step(ReplicaId(1), Input::Message { from: LEADER, incarnation, message });
     assert_eq!(group.replica(ReplicaId(1)).view_id(), present);
     group.settle();
+}
+
+/// Replica 1 is elected, and lacks what is stable. While nothing reaches it the others elect 2, and
+/// what comes then is of that view: the votes that 1 still holds are of a view that they have left.
+#[test]
+fn who_gets_slots_of_a_later_view_leaves_its_own() {
+    let (late, next) = (ReplicaId(1), ReplicaId(2));
+    let mut group = idle(patient(3));
+    group.cuts.extend([(LEADER, late, 100_000), (next, late, 100_000)]);
+    let (session, number) = group.next_message();
+    group.lose.insert((session, number, late.0));
+    group.write(0);
+    group.run_for(1_200);
+    assert!(group.replica(next).sync_point() > group.replica(late).log().last().op);
+    let (now, pause) = (group.now, 8_000);
+    group.pause(LEADER, now + pause);
+    group.cuts.clear();
+    group.mute.push(("Stable", None, None));
+    while group.replica(next).view_id().leader_number == 0 {
+        group.run_for(10);
+        assert!(group.now < now + pause, "nobody suspects the leader");
+    }
+    group.run_for(200); // the vote of 2 comes to 1, which asks for what it lacks
+    for other in [LEADER, next] {
+        group.cuts.extend([(other, late, 100_000), (late, other, 100_000)]);
+    }
+    group.run_for(20_000);
+    let view = |group: &Group, id| (group.replica(id).status(), group.replica(id).view_id());
+    assert_eq!(group.leader(), Some(next));
+    assert_eq!(view(&group, late).0, Status::ViewChange);
+    assert!(view(&group, late).1 < view(&group, next).1);
+    group.cuts.clear();
+    group.mute.clear();
+    let others = ["StartView", "SyncPrepare", "SyncCommit", "Suspect", "ViewChangeReq", "AskView"];
+    group.mute.extend(others.map(|kind| (kind, None, Some(late.0))));
+    group.run_for(1_000);
+    assert_eq!(last(&group, 1), last(&group, 2), "it has what is stable");
+    assert_eq!(view(&group, late), (Status::ViewChange, view(&group, next).1));
+    group.mute.clear();
+    group.settle();
+}
+
+#[test]
+fn a_checkpoint_of_a_later_view_than_the_disks_is_joined() {
+    let id = |leader_number, session| ViewId { leader_number, session: Session(session) };
+    for durability in [Durability::Sync, Durability::Lazy] {
+        let incarnation = Incarnation(2);
+        let identity = Identity { group: common::GROUP, replica: ReplicaId(1), incarnation };
+        let mut replica = Replica::new(Config::new(identity, 3, durability, 1));
+        let position = Viewstamp::new(id(1, 2).to_view(3), OpNumber(9));
+        let (trust, view, log) = (Trust::Intact, id(0, 3).to_view(3), Log::new(position));
+        let recovered = Recovered { trust, view, log, checkpoint: Some(position) };
+        let now = Now { micros: 1, unix_ms: 1 };
+        replica.step(now, Input::Start(recovered), &mut Vec::new());
+        assert_eq!(replica.view_id(), id(1, 3), "{durability:?}");
+    }
 }

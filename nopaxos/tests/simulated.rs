@@ -9,6 +9,13 @@ use common::faults::storm;
 use nopaxos::Tally;
 use smr::Durability;
 
+/// So many reach every rare branch: few of them crash a lazy group so that it loses something.
+const SEEDS: u64 = 3_000;
+
+const HAVE_FAILED: &[u64] = &[
+    1_014_075, // a leader that had got slots of a later view started its own above them
+];
+
 #[test]
 fn seeds_are_clean() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -16,7 +23,7 @@ fn seeds_are_clean() {
         Some(seed) => seed..seed + 1,
         None => {
             let first = number("NOPAXOS_FIRST").unwrap_or(0);
-            first..first + number("NOPAXOS_SEEDS").unwrap_or(600)
+            first..first + number("NOPAXOS_SEEDS").unwrap_or(SEEDS)
         }
     };
     let start = std::time::Instant::now();
@@ -53,10 +60,17 @@ fn seeds_are_clean() {
     println!("{count} seeds, {rate:.0} a second: {operations} operations, {stable} slots, {sum:?}");
     println!("lost by rule {lost}; members changed {changes} times");
     println!("sessions ended in gaps and view changes {sprung:?}");
-    if count >= 600 {
+    if count >= SEEDS {
         let [in_gap, in_change] = sprung;
         let rare = [sum.no_ops, sum.found, sum.views, sum.rolled_back, sum.overflow, lost, changes];
         let mut rare = rare.into_iter().chain([in_gap, in_change]);
         assert!(rare.all(|count| count > 0), "a rare branch was never reached");
+    }
+}
+
+#[test]
+fn seeds_that_have_failed_are_clean() {
+    for &seed in HAVE_FAILED {
+        storm(Plan::draw(seed), seed);
     }
 }
