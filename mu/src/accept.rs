@@ -292,7 +292,7 @@ impl<M: Memory> Replica<M> {
         if self.bug(crate::Bug::AckBeforeStored) {
             return self.quorum_value(|id| self.acked(id));
         }
-        if self.is_durable() && self.lead.blocked_at.is_some() && self.is_only_log() {
+        if self.is_only_log() {
             return self.recent.last().op.0;
         }
         match self.config.durability {

@@ -137,6 +137,9 @@ pub(crate) struct Lead {
     /// Whose majorities are needed.
     pub(crate) configs: Vec<u16>,
     pub(crate) short: Option<Short>,
+    /// Who has asked to be brought back since this attempt began: until somebody leads, nobody is
+    /// granted its log.
+    pub(crate) without_memory: u16,
     /// What is kept for a replica that fetches a checkpoint,
     pub(crate) reserve: Option<Reserve>,
     /// and not before this time.
@@ -149,6 +152,7 @@ impl<M: Memory> Replica<M> {
     pub(crate) fn begin_attempt(&mut self, now: Now, out: &mut Out) {
         self.lead.state = LeadState::Gathering;
         self.lead.configs = alloc::vec![self.members(), self.next_members()];
+        self.lead.without_memory = 0;
         self.ask_permissions(now, out);
     }
 
@@ -417,7 +421,8 @@ impl<M: Memory> Replica<M> {
         if !self.settle_members(&chosen, decided) {
             return self.abort(now, out);
         }
-        let is_full = chosen.len() >= self.limits().slots as usize && self.some_are_unread(set);
+        let heard = set | self.lead.without_memory;
+        let is_full = chosen.len() >= self.limits().slots as usize && self.some_are_unread(heard);
         if is_full || !self.is_quorum(set) || !self.may_rest_on(now, &read) {
             return; // others may come
         }

@@ -216,6 +216,14 @@ impl<M: Memory> Replica<M> {
         if stored >= self.lead.start { stored.0 } else { 0 }
     }
 
+    /// Whether what this leader has adopted leaves no room in the ring for its own first entry.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.is_durable()
+            && self.lead.state == LeadState::Leading
+            && self.lead.blocked_at.is_some()
+            && self.recent.last().op < self.lead.start
+    }
+
     /// Whether there is no log any more but the one that this leader has adopted, and all that have
     /// it have promised this number: then it is decided, although nothing of the leader's own is.
     pub(crate) fn is_only_log(&self) -> bool {
@@ -224,8 +232,7 @@ impl<M: Memory> Replica<M> {
             true => self.disk.stores.idle() && self.log.last() == end,
             false => self.followers[id.index()].durable == end.op,
         };
-        end.op < self.lead.start
-            && self.replicas().all(|id| self.acked(id) >= end.op.0 && has_it(id))
+        self.lacks_room() && self.replicas().all(|id| self.acked(id) >= end.op.0 && has_it(id))
     }
 
     fn durable_moved(&mut self, now: Now, out: &mut Out) {

@@ -4,14 +4,15 @@
 //!    no leader counts the memory of its former life: a would-be leader reads a majority's boards.
 //! 2. It asks; a leader confirms its lead by a round that begins then, without the asker's vote,
 //!    and names the last operation of its log. All that former lives helped to decide is at or
-//!    below.
+//!    below, and so it is in the memory of that leader's life.
 //! 3. It fetches a checkpoint if the leader's slots do not reach down to it, and grants its log to
-//!    that leader alone, until it holds what was named. Then it votes like any other.
+//!    that life alone, until it holds what was named. Then it votes like any other.
 
 use smr::contract::{Output, To};
 use smr::{Incarnation, Now, OpNumber, ReplicaId, View};
 
 use crate::event::Memory;
+use crate::layout;
 use crate::members::{bit, is_majority};
 use crate::message::Message;
 use crate::replica::{Out, Replica};
@@ -58,6 +59,14 @@ impl Recovery {
         self.welcome.as_ref().map(|welcome| welcome.leader)
     }
 
+    /// Whether this is the life of the leader that brings this replica back. A later one may lack
+    /// what was named, and the log of this replica with what it has of it is no vote.
+    pub(crate) fn is_led_by(&self, replica: ReplicaId, life: Incarnation) -> bool {
+        let is_it =
+            |welcome: &Welcome| welcome.leader == replica && layout::is_of_life(welcome.view, life);
+        self.welcome.as_ref().is_some_and(is_it)
+    }
+
     /// More than f replicas have lost their memory: nobody can say what was decided.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.is_hopeless
@@ -83,11 +92,7 @@ impl<M: Memory> Replica<M> {
                 self.send(from, Message::JoinOk { recovering, view }, out);
             }
             Message::JoinOk { recovering, view } => self.on_join_ok(from, recovering, view),
-            Message::Ask => {
-                if self.is_open() {
-                    self.ask_round(now, from, out);
-                }
-            }
+            Message::Ask => self.on_ask(now, from, out),
             Message::Welcome { view, through, above, source } => {
                 self.on_welcome(now, from, view, through, out);
                 if self.recovery.as_ref().is_some_and(|r| r.leader() == Some(from)) {
@@ -116,6 +121,16 @@ impl<M: Memory> Replica<M> {
         } else {
             recovery.lost &= !bit;
             recovery.known_by |= bit;
+        }
+    }
+
+    /// A leader whose ring is full of what it adopted waits for all (`is_only_log`), also for who
+    /// has lost its memory: that one is brought back before anything is decided, once the leader's
+    /// own log holds what was adopted.
+    fn on_ask(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
+        self.lead.without_memory |= bit(from);
+        if self.is_open() || self.lacks_room() && self.acked(self.me) >= self.recent.last().op.0 {
+            self.ask_round(now, from, out);
         }
     }
 

@@ -4,7 +4,7 @@
 use core::ops::Range;
 
 use fabric::GrantNumber;
-use smr::{MAX_REPLICAS, Now, OpNumber, ReplicaId};
+use smr::{Incarnation, MAX_REPLICAS, Now, OpNumber, ReplicaId};
 
 use crate::attempt::LeadState;
 use crate::event::{Memory, Operation, Purpose};
@@ -46,7 +46,7 @@ impl<M: Memory> Replica<M> {
         for (id, &mut request) in (0..).map(ReplicaId).zip(requests) {
             let served = self.permissions.served[id.index()];
             let is_former = life_of(request) < self.peers[id.index()].life.0;
-            if request == 0 || request == served || is_former || !self.may_grant(id) {
+            if request == 0 || request == served || is_former || !self.may_grant(id, request) {
                 continue;
             }
             self.permissions.served[id.index()] = request;
@@ -102,14 +102,14 @@ impl<M: Memory> Replica<M> {
     }
 
     /// A replica that was removed is granted nothing. One that lost its memory grants to the leader
-    /// that brings it back alone.
-    fn may_grant(&self, to: ReplicaId) -> bool {
+    /// that brings it back alone, in the life in which it said so.
+    fn may_grant(&self, to: ReplicaId, request: u64) -> bool {
         #[cfg(feature = "planted-bugs")]
         if self.bug(crate::Bug::GrantWhileRecovering) {
             return true;
         }
         match &self.recovery {
-            Some(recovery) => recovery.leader() == Some(to),
+            Some(recovery) => recovery.is_led_by(to, Incarnation(life_of(request))),
             None => self.is_member(to) || !self.is_member(self.me),
         }
     }

@@ -55,7 +55,7 @@ impl<M: Memory> Replica<M> {
         self.begin_round(now, out);
     }
 
-    /// Only of a leader whose first entry is decided.
+    /// Only of a leader that holds what was decided before it, whatever becomes of its lead.
     pub(crate) fn ask_round(&mut self, now: Now, replica: ReplicaId, out: &mut Out) {
         if !self.rounds.asking.iter().any(|&(id, _)| id == replica) {
             self.rounds.asking.push((replica, self.rounds.newest + 1));

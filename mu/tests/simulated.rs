@@ -35,10 +35,10 @@ fn seeds_are_clean() {
 
 /// Seeds that have shown defects: a would-be leader that took a log for shorter than it was, seals
 /// that a torn write of a former life fitted, patience that went on through a leadership, a replica
-/// that left a lost log and was not fed.
+/// that left a lost log and was not fed, a full ring and two disks lost.
 #[test]
 fn seeds_that_once_failed_are_clean() {
-    for seed in [236, 437, 2_057, 2_222, 3_003_733, 5_009_397, 6_002_516, 10_003_649] {
+    for seed in [236, 437, 2_057, 2_222, 3_003_733, 5_009_397, 6_002_516, 10_003_649, 70_107_334] {
         storm(Plan::draw(seed), seed);
     }
 }
