@@ -12,6 +12,7 @@ use bytes::Bytes;
 use oum::{Control, Life, Session};
 use smr::GroupId;
 
+use crate::opening::Opening;
 use crate::{Counts, Event};
 
 /// A signal to stop is seen at the latest after this.
@@ -167,14 +168,11 @@ impl<P: Plane> ControlPlane<P> {
         members: &[SocketAddr],
     ) -> Result<bool, Error> {
         let present = self.sessions.get(&group).copied();
-        if life != self.life || (present.is_none() && self.sessions.len() >= P::GROUPS) {
-            return Ok(false);
-        }
-        if present == Some(session) {
-            return Ok(true); // the answer was lost
-        }
-        if session <= present.unwrap_or_default() {
-            return Ok(false);
+        let has_room = self.sessions.len() < P::GROUPS;
+        match Opening::of(session, present, life == self.life, has_room) {
+            Opening::Refused => return Ok(false),
+            Opening::Repeated => return Ok(true),
+            Opening::Begins => {}
         }
         let four = |&member: &SocketAddr| match member {
             SocketAddr::V4(at) => Ok(at),

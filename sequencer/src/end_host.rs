@@ -16,6 +16,7 @@ use oum::{CONTROL_MAGIC, Control, Header, Life, Refused, Sequencer, Session};
 use smr::GroupId;
 
 use crate::batches::{Inbound, Outbound, join_arriving, send_one};
+use crate::opening::Opening;
 
 /// A sequencer serves so many groups, and no more.
 pub const MAX_GROUPS: usize = 4096;
@@ -230,26 +231,23 @@ impl EndHost {
         life: Life,
         members: &[SocketAddr],
     ) -> bool {
-        let present = self.sequencer.session(group);
-        if life != self.life || (present.is_none() && self.members.len() >= MAX_GROUPS) {
-            return false;
+        let present = self.sequencer.session(group).map(|(present, _)| present);
+        let has_room = self.members.len() < MAX_GROUPS;
+        match Opening::of(session, present, life == self.life, has_room) {
+            Opening::Refused => return false,
+            Opening::Repeated => return true,
+            Opening::Begins => assert!(self.sequencer.begin(group, session), "sessions grow"),
         }
-        if present.is_some_and(|(present, _)| present == session) {
-            return true; // the answer was lost
-        }
-        let begins = self.sequencer.begin(group, session);
-        if begins {
-            // Members that are reached at one address, which is a multicast one, get one copy.
-            let mut addresses: Vec<SocketAddr> = Vec::new();
-            for member in members {
-                if !addresses.contains(member) {
-                    addresses.push(*member);
-                }
+        // Members that are reached at one address, which is a multicast one, get one copy.
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for member in members {
+            if !addresses.contains(member) {
+                addresses.push(*member);
             }
-            self.members.insert(group, addresses.into_iter().map(Into::into).collect());
-            (self.events)(&Event::Opened { group, session, members: members.len() });
         }
-        begins
+        self.members.insert(group, addresses.into_iter().map(Into::into).collect());
+        (self.events)(&Event::Opened { group, session, members: members.len() });
+        true
     }
 }
 

@@ -14,6 +14,7 @@
 mod batches;
 mod control_plane;
 mod end_host;
+mod opening;
 pub mod p4;
 #[cfg(feature = "xdp")]
 pub mod xdp;
