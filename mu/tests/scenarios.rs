@@ -251,44 +251,45 @@ fn elect(group: &mut Group) {
     }
 }
 
-#[test]
-fn groups_that_stop_again_and_again_in_idleness_do_not_fill_the_ring() {
+/// Groups that are asked for nothing elect a leader and are struck, again and again.
+fn strike_idle_groups(prepare: impl Fn(&mut Group), strike: impl Fn(&mut Group)) {
     for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
         let mut group = idle_group(seed, durability);
-        elect(&mut group);
-        group.kill(ReplicaId(2), u64::MAX / 2_000);
+        prepare(&mut group);
         for _ in 0..40 {
             elect(&mut group);
-            group.run(group.micros() + 3_000, false);
-            group.blackout(500);
+            strike(&mut group);
         }
         group.settle();
     }
+}
+
+#[test]
+fn groups_that_stop_again_and_again_in_idleness_do_not_fill_the_ring() {
+    let prepare = |group: &mut Group| {
+        elect(group);
+        group.kill(ReplicaId(2), u64::MAX / 2_000);
+    };
+    strike_idle_groups(prepare, |group| {
+        group.run(group.micros() + 3_000, false);
+        group.blackout(500);
+    });
 }
 
 #[test]
 fn leaders_that_crash_with_all_before_a_second_entry_do_not_fill_the_ring() {
-    for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
-        let mut group = idle_group(seed, durability);
-        for _ in 0..40 {
-            elect(&mut group);
-            group.blackout(500);
-        }
-        group.settle();
-    }
+    strike_idle_groups(|_| (), |group| group.blackout(500));
 }
 
 #[test]
 fn leaders_that_crash_alone_before_a_second_entry_do_not_fill_the_ring() {
-    for (seed, durability) in (0..8).zip([Durability::Sync, Durability::Lazy].into_iter().cycle()) {
-        let mut group = idle_group(seed, durability);
-        for _ in 0..40 {
-            elect(&mut group);
+    strike_idle_groups(
+        |_| (),
+        |group| {
             let leader = group.leader().expect("just elected");
             group.kill(leader, group.micros() + 2_000);
-        }
-        group.settle();
-    }
+        },
+    );
 }
 
 fn forgetful(host: &common::Node) -> bool {
