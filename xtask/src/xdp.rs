@@ -43,15 +43,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .status()
         .context("cannot run clang")?;
     ensure!(status.success(), "{SOURCE} cannot be compiled");
+    test_sequencer("xdp", "xdp", ("SEQUENCER_OBJECT", &object))
+}
+
+/// Runs a test of the sequencers that needs a feature, and is told where its program is.
+pub fn test_sequencer(feature: &str, test: &str, (name, program): (&str, &Path)) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["test", "--package", "sequencer", "--features", "xdp", "--test", "xdp"])
+        .args(["test", "--package", "sequencer", "--features", feature, "--test", test])
         .args(["--", "--test-threads", "1", "--nocapture"])
-        .env("SEQUENCER_OBJECT", &object)
+        .env(name, program)
         .current_dir(root)
         .status()
         .context("cannot run cargo")?;
-    ensure!(status.success(), "a test of the XDP sequencer has failed");
+    ensure!(status.success(), "a test of the sequencer in {feature} has failed");
     Ok(())
 }
 

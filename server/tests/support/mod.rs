@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use resp::{ReplyParser, Value, write};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
-const PATIENCE: Duration = Duration::from_secs(15);
+/// What a busy machine may take for what a quiet one does in a second.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ports that nobody listens on. They lie below those that the kernel gives to outgoing
 /// connections, and each is handed out once, so that they are still free when a replica restarts.
