@@ -79,6 +79,9 @@ pub(crate) trait Family: Sized {
     const ORDERED_BY: OrderedBy;
     /// Whether native clients ask replicas, and hear of troubles in the answers.
     const IS_ASKED: bool = true;
+    /// A primary whose clients take turns more often than once in so many microseconds looks for
+    /// that long before it sleeps.
+    const EAGER: u64 = 0;
 
     fn encode(message: &MessageOf<Self>, out: &mut Vec<u8>);
 

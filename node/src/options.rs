@@ -41,7 +41,7 @@ pub struct Options {
     pub output_bytes: usize,
     /// How many batches of writes, and of reads, the gateway has under way; 1 to 32.
     pub window: usize,
-    /// How long to look for work before sleeping, in microseconds.
+    /// How long to look for work before sleeping, in microseconds, at least.
     pub spin: u64,
     /// The log's segments and how they are written.
     pub disk: ::io::Settings,

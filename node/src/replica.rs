@@ -37,6 +37,8 @@ const STOP_PATIENCE: u64 = 2_000_000;
 /// While the loop spins it looks so often for what applications hand over before it looks at the
 /// sockets: for about as long.
 const LOOKS: u32 = 16;
+/// How often clients speak is measured over at least this time, in microseconds.
+const PULSE: u64 = 1_000;
 /// The status that faces see is at most this old, in microseconds.
 const STATUS_AGE: u64 = 10_000;
 
@@ -47,6 +49,15 @@ pub enum Exit {
     Stopped,
     /// An operator accepted the loss of the state: start over, empty, in this group.
     StartOver(GroupId),
+}
+
+/// How often clients have taken turns.
+pub(crate) struct Pulse {
+    /// Who spoke last.
+    pub last: Token,
+    pub events: u64,
+    /// Counted since then, in [`Now::micros`].
+    pub since: u64,
 }
 
 /// One replica with its network, disk and clock.
@@ -85,6 +96,9 @@ pub(crate) struct Core<F: Face, P: Family> {
     /// The last operation in the last such checkpoint.
     pub(crate) relieved: OpNumber,
     pub(crate) status_at: u64,
+    pub(crate) pulse: Pulse,
+    /// A client is likely to speak within so many microseconds, so that looking beats sleeping.
+    pub(crate) eager: u64,
     pub(crate) exit: Option<Exit>,
     pub(crate) failure: Option<Error>,
     pub(crate) events: Box<dyn FnMut(&Event)>,
@@ -124,6 +138,7 @@ impl<F: Face, P: Family> Core<F, P> {
         self.wait(ready)?;
         self.now = clock::now();
         self.gateway.counters.turns += 1;
+        self.feel_pulse(ready);
         self.refresh_status();
         self.mark_recovered();
         for &ready in ready.iter() {
@@ -164,7 +179,8 @@ impl<F: Face, P: Family> Core<F, P> {
     /// Sleeps until something is ready or due.
     fn wait(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
         let os = |error| Error::Os("wait for sockets", error);
-        let end = self.now.micros + self.options.spin.min(self.sleep());
+        let spin = self.options.spin.max(self.eager);
+        let end = self.now.micros + spin.min(self.sleep());
         while self.now.micros < end {
             // An application's memory costs no system call.
             if (0..LOOKS).any(|_| self.sessions.is_called()) {
@@ -180,6 +196,22 @@ impl<F: Face, P: Family> Core<F, P> {
         let waited = self.poll.wait(Some(sleep), ready);
         self.sessions.rise();
         waited.map_err(os)
+    }
+
+    /// Counts how often another client speaks than the one before. Where the next is likely within
+    /// [`Family::EAGER`], the loop looks for it that long. (Who is alone may need this core to speak.)
+    fn feel_pulse(&mut self, ready: &[Ready]) {
+        let Pulse { last, events, since } = &mut self.pulse;
+        let clients = ready.iter().filter(|ready| matches!(ready.token, Token::Client(_)));
+        *events += clients
+            .filter(|ready| std::mem::replace(last, ready.token) != ready.token)
+            .count() as u64;
+        let passed = self.now.micros - *since;
+        if passed >= PULSE {
+            let busy = *events * P::EAGER > passed && self.status.report.role == Role::Primary;
+            self.eager = if busy { P::EAGER } else { 0 };
+            (*events, *since) = (0, self.now.micros);
+        }
     }
 
     /// Connects a thread of this process.

@@ -2,8 +2,8 @@
 //! processes that come and go, and how often memory is looked at.
 //!
 //! Nothing tells a process that others have written to its memory, so that it looks: in every turn,
-//! at every heartbeat, and for a while more often, where something is known to come. A core that is
-//! not needed is never spun on: the other replicas may need it.
+//! at every heartbeat, and for a while more often, where something is known to come. Nobody spins
+//! on memory: the other replicas may need the core.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -30,6 +30,11 @@ const ALERT: u64 = 20_000;
 const ALERT_PAUSE: u64 = 100;
 /// A follower looks so often that its leader's slots fill its ring at most to this part.
 const RING_PART: u64 = 8;
+/// And so often that it finds about so many slots: with more it would hold its core for long, and
+/// whoever wakes up meanwhile would share the other core with the leader for scheduler ticks.
+const FEW: u64 = 4;
+/// But for that not more often than this, in microseconds: to look costs a wake-up.
+const FOLLOW: u64 = 1_000;
 /// Words of lanes that are zeroed in an idle turn, for the grants to come.
 const SWEEP: usize = 4 << 10;
 
@@ -155,6 +160,8 @@ impl Family for Shared {
     type Reply = Reply;
 
     const ORDERED_BY: OrderedBy = OrderedBy::Mu;
+    /// What a turn waits for is there at its end: only clients can delay the next one.
+    const EAGER: u64 = 25;
 
     fn encode(message: &mu::Message, out: &mut Vec<u8>) {
         message.encode(out);
@@ -208,10 +215,12 @@ impl Family for Shared {
         let executed = replica.report().commit;
         let (before, since) = std::mem::replace(&mut self.executed, (executed, now.micros));
         let count = executed.0.saturating_sub(before.0);
+        let passed = now.micros - since;
         // Nothing was executed, or so long until a part of the ring is.
-        if let Some(due) = ((now.micros - since) * self.slots / RING_PART).checked_div(count) {
+        if let Some(due) = (passed * self.slots / RING_PART).checked_div(count) {
             self.waits_since = now.micros;
-            self.pace = due.clamp(SOON, self.heartbeat);
+            let few = (passed * FEW / count).max(FOLLOW);
+            self.pace = due.max(SOON).min(few).min(self.heartbeat);
         } else {
             self.pace = (self.pace * 2).clamp(SOON, self.heartbeat);
             self.endpoint.sweep(SWEEP);

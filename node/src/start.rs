@@ -25,7 +25,7 @@ use crate::machine::{Machine, Outgoing};
 use crate::options::{Birth, Multicast, Ordering};
 use crate::peers::Peers;
 use crate::poll::{Interest, Poll, Token};
-use crate::replica::Core;
+use crate::replica::{Core, Pulse};
 use crate::sessions::Sessions;
 use crate::snapshots::Snapshots;
 use crate::{Error, Options};
@@ -149,6 +149,8 @@ impl<F: Face, P: Family> Core<F, P> {
             relief_at: 0,
             relieved: OpNumber(0),
             status_at: 0,
+            pulse: Pulse { last: Token::Wake, events: 0, since: 0 },
+            eager: 0,
             exit: None,
             failure: None,
             events,
