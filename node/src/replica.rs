@@ -199,7 +199,7 @@ impl<F: Face, P: Family> Core<F, P> {
     }
 
     /// Counts how often another client speaks than the one before. Where the next is likely within
-    /// [`Family::EAGER`], the loop looks for it that long. (Who is alone may need this core to speak.)
+    /// [`Family::EAGER`], the loop looks for it that long. (One alone may need this core to speak.)
     fn feel_pulse(&mut self, ready: &[Ready]) {
         let Pulse { last, events, since } = &mut self.pulse;
         let clients = ready.iter().filter(|ready| matches!(ready.token, Token::Client(_)));
