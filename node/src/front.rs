@@ -6,6 +6,7 @@
 //! connection that asks for `sync`, those above [`Front::durable`] are held back.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use smr::client::Retry;
@@ -74,6 +75,13 @@ impl<F: Face> std::fmt::Debug for Front<F> {
     }
 }
 
+/// Readable while somebody waits to be served, for who waits for several fronts at once.
+impl<F: Face> AsFd for Front<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+}
+
 impl<F: Face> Front<F> {
     /// A front without connections, of one of the threads that `tally` is for.
     ///
@@ -135,17 +143,26 @@ impl<F: Face> Front<F> {
         }
     }
 
-    /// Begins a turn: waits for up to `micros` and takes what has come in.
+    /// For how many microseconds after the turn's beginning nothing is due.
+    pub fn pause(&self) -> u64 {
+        let due = self.gateway.deadline().map(|due| due.saturating_sub(self.now.micros));
+        let eager = self.sessions.resumable(&self.gateway);
+        if eager { 0 } else { due.unwrap_or(u64::MAX) }
+    }
+
+    /// Begins a turn: waits for up to `micros` and takes what has come in. Returns whether there is
+    /// anything to do.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn wait(&mut self, micros: u64, service: &F::Service) -> std::io::Result<()> {
-        let due = self.gateway.deadline().map(|due| due.saturating_sub(self.now.micros));
-        let eager = self.sessions.resumable(&self.gateway);
-        let sleep = if eager { 0 } else { micros.min(due.unwrap_or(u64::MAX)) };
+    pub fn wait(&mut self, micros: u64, service: &F::Service) -> std::io::Result<bool> {
+        let sleep = micros.min(self.pause());
         self.ready.clear();
         self.poll.wait(Some(sleep), &mut self.ready)?;
         self.now = clock::now();
+        if self.ready.is_empty() && self.pause() > 0 {
+            return Ok(false);
+        }
         self.gateway.counters.turns += 1;
         let Front { sessions, gateway, status, ready, now, .. } = self;
         let mut around = Around { gateway, status, service, now: *now };
@@ -159,7 +176,7 @@ impl<F: Face> Front<F> {
                 sessions.finish(late, gateway);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// So many batches of this thread's log were written, with so many forced writes.

@@ -1,8 +1,9 @@
 //! Waiting for sockets, and waking the loop from other threads.
 
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -92,18 +93,24 @@ pub(crate) struct Ready {
 /// The set of sockets that the loop waits for.
 pub(crate) struct Poll {
     epoll: OwnedFd,
-    events: Vec<Event>,
     waker: Waker,
 }
 
 const EVENTS_A_TURN: usize = 1024;
+
+/// Readable while [`Poll::wait`] would not wait.
+impl AsFd for Poll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
 
 impl Poll {
     pub fn new() -> io::Result<Poll> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let waker = Waker(Arc::new(wake));
-        let poll = Poll { epoll, events: Vec::with_capacity(EVENTS_A_TURN), waker };
+        let poll = Poll { epoll, waker };
         poll.add(&*poll.waker.0, Token::Wake, Interest::READ)?;
         Ok(poll)
     }
@@ -123,19 +130,18 @@ impl Poll {
     }
 
     /// Waits up to `micros` (for ever if `None`) and appends what is ready.
-    pub fn wait(&mut self, micros: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+    pub fn wait(&self, micros: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
         let timeout = micros.map(|micros| Timespec {
             tv_sec: (micros / 1_000_000) as i64,
             tv_nsec: (micros % 1_000_000) as i64 * 1000,
         });
-        self.events.clear();
-        let buffer = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
-            Ok(_) => {}
+        let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_A_TURN];
+        let events = match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            Ok((events, _)) => events,
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
-        }
-        for event in &self.events {
+        };
+        for event in events {
             let (token, flags) = (Token::unpack(event.data.u64()), event.flags);
             if token == Token::Wake {
                 self.waker.drain();

@@ -22,6 +22,7 @@ mod parallel;
 mod query;
 mod recovery;
 mod server;
+mod shift;
 mod writer;
 
 pub use error::Error;

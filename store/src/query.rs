@@ -1,7 +1,9 @@
-//! A query thread: it owns connections and executes their commands on the shared trees ([Mao] 3.2).
+//! A query thread's part: it owns connections and executes their commands on the shared trees
+//! ([Mao] 3.2). Which thread runs it at the moment is `shift`'s affair.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,13 +15,11 @@ use smr::{Durability, OpNumber, Viewstamp};
 use crate::Error;
 use crate::log::{Logs, Sleeper};
 
-/// A thread sleeps no longer than this, in microseconds.
-const LONGEST_SLEEP: u64 = 50_000;
+/// Nothing sleeps longer than this, in microseconds.
+pub(crate) const LONGEST_SLEEP: u64 = 50_000;
 /// How often keys are removed whose time has come, in microseconds, and how many at a time.
 const SWEEP_PERIOD: u64 = 100_000;
 const SWEEP: usize = 1000;
-/// How long a thread that stops waits for what is under way, in microseconds.
-const STOP_PATIENCE: u64 = 2_000_000;
 
 /// What reaches a query thread from others.
 #[derive(Debug, Default)]
@@ -28,7 +28,8 @@ pub(crate) struct Inbox {
     pub kills: Mutex<Vec<ConnectionId>>,
     /// There is something. Released with what it is about, acquired by the thread.
     pub any: AtomicBool,
-    /// Connections, those on their way included. A figure, to share them out by: relaxed.
+    /// Connections, those on their way included. Changed with the lock of `streams`, so that none
+    /// is forgotten; read without it, to share them out by: relaxed.
     pub connections: AtomicUsize,
     /// Once the thread runs.
     pub waker: Mutex<Option<Waker>>,
@@ -62,12 +63,15 @@ struct Held {
     body: Bytes,
 }
 
-/// One query thread.
+/// The connections of one query thread, and its log.
 pub(crate) struct Query<'a, F: Face<Service = Store>> {
     common: &'a Common<'a>,
     thread: usize,
     front: Front<F>,
-    store: Store,
+    /// When the last turn was, in microseconds.
+    turned_at: u64,
+    /// How many connections the inbox was told of.
+    connections: usize,
     /// Batches that are to be executed.
     asked: Vec<Asked>,
     held: VecDeque<Held>,
@@ -96,7 +100,8 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
             common,
             thread: options.thread,
             front,
-            store: common.logs.shared.store(),
+            turned_at: 0,
+            connections: 0,
             asked: Vec::new(),
             held: VecDeque::new(),
             waits,
@@ -105,51 +110,54 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         })
     }
 
-    /// Serves until the server is to end.
-    pub fn run(mut self) -> Result<(), Error> {
-        let logs = self.common.logs;
-        let mut end = None;
-        loop {
-            self.turn()?;
-            if logs.failed.load(Ordering::Acquire) {
-                return Ok(()); // the writer says why
-            }
-            // Relaxed: the flag stands for itself.
-            if self.common.stop.load(Ordering::Relaxed) {
-                let now = self.front.now().micros;
-                let end = *end.get_or_insert(now + STOP_PATIENCE);
-                if now >= end || self.held.is_empty() && self.front.is_idle() {
-                    return Ok(());
-                }
-            }
-        }
+    /// Whether nothing is under way and nothing is to be sent.
+    pub fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.front.is_idle()
     }
 
-    fn turn(&mut self) -> Result<(), Error> {
-        let waited = self.front.wait(LONGEST_SLEEP, &self.store);
-        waited.map_err(|e| Error::os("wait for", "sockets", e))?;
+    /// For how many microseconds after the last turn nothing is due but the usual.
+    pub fn pause(&self) -> u64 {
+        self.front.pause()
+    }
+
+    /// Readable while somebody waits to be served.
+    pub fn door(&self) -> Result<OwnedFd, Error> {
+        let door = self.front.as_fd().try_clone_to_owned();
+        door.map_err(|e| Error::os("set up", "an event loop", e))
+    }
+
+    /// Does on `store` what there is to do, if there is anything or if it is `due`; without a wait.
+    /// Returns whether there was.
+    pub fn turn(&mut self, store: &mut Store, due: bool) -> Result<bool, Error> {
+        let came = self.front.wait(0, store);
+        let came = came.map_err(|e| Error::os("wait for", "sockets", e))?;
+        let now = self.front.now().micros;
+        if !came && !due && now < self.turned_at + LONGEST_SLEEP {
+            return Ok(false);
+        }
+        self.turned_at = now;
         self.look_into_inbox();
-        self.store.follow();
+        store.follow();
         self.release();
         loop {
-            self.front.take(&self.store, &mut self.asked);
+            self.front.take(store, &mut self.asked);
             if self.asked.is_empty() {
                 break;
             }
             let mut asked = std::mem::take(&mut self.asked);
-            asked.drain(..).for_each(|asked| self.execute(asked));
+            asked.drain(..).for_each(|asked| self.execute(store, asked));
             self.asked = asked;
         }
         if let Some(last) = self.held.back() {
             self.common.logs.force(last.position);
         }
         self.release();
-        self.sweep();
+        self.sweep(store);
         self.report();
         for order in self.front.flush() {
             self.obey(order);
         }
-        Ok(())
+        Ok(came)
     }
 
     fn look_into_inbox(&mut self) {
@@ -163,25 +171,22 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         }
         let kills = std::mem::take(&mut *inbox.kills.lock().expect("nobody panics with it"));
         kills.into_iter().for_each(|id| self.front.kill(id));
+        // Of those that came some may be gone already: the inbox is told how many there are.
+        self.connections = usize::MAX;
     }
 
-    fn execute(&mut self, asked: Asked) {
+    fn execute(&mut self, store: &mut Store, asked: Asked) {
         let (logs, thread) = (self.common.logs, self.thread);
         let mut reply = Vec::with_capacity(self.expected);
         if !asked.read {
             logs.wait_for_room(thread);
         }
         let durable = self.common.durability != Durability::Memory;
-        self.store.serve(
-            self.front.now().unix_ms,
-            &asked.body,
-            &mut reply,
-            &mut |shared, record| {
-                if durable {
-                    logs.open(thread).push(shared, record);
-                }
-            },
-        );
+        store.serve(self.front.now().unix_ms, &asked.body, &mut reply, &mut |shared, record| {
+            if durable {
+                logs.open(thread).push(shared, record);
+            }
+        });
         self.expected = reply.len().max(self.expected - self.expected / 16).max(256);
         // Everything that the answer tells of has a timestamp up to this one.
         let position = logs.shared.clock();
@@ -208,14 +213,14 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
     }
 
     /// The first thread removes what no command asks for.
-    fn sweep(&mut self) {
+    fn sweep(&mut self, store: &mut Store) {
         let now = self.front.now();
         if self.thread > 0 || now.micros < self.swept_at + SWEEP_PERIOD {
             return;
         }
         let (logs, thread) = (self.common.logs, self.thread);
         let durable = self.common.durability != Durability::Memory;
-        let swept = self.store.serve_sweep(now.unix_ms, SWEEP, &mut |shared, record| {
+        let swept = store.serve_sweep(now.unix_ms, SWEEP, &mut |shared, record| {
             if durable {
                 logs.open(thread).push(shared, record);
             }
@@ -238,8 +243,13 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         // A figure: relaxed.
         status.disk_full = logs.full.load(Ordering::Relaxed) > 0;
         let inbox = &self.common.inboxes[self.thread];
-        let coming = inbox.streams.lock().expect("nobody panics with it").len();
-        inbox.connections.store(self.front.connections() + coming, Ordering::Relaxed);
+        let connections = self.front.connections();
+        if connections != self.connections {
+            // With the lock: see `Inbox::connections`.
+            let coming = inbox.streams.lock().expect("nobody panics with it");
+            inbox.connections.store(connections + coming.len(), Ordering::Relaxed);
+            self.connections = connections;
+        }
     }
 
     fn obey(&mut self, order: Order) {

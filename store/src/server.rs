@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::io::{Folder, JournalWriter, Syncing};
@@ -19,6 +19,7 @@ use crate::log::Logs;
 use crate::manifest::{Generation, Manifest};
 use crate::query::{Common, Inbox, Query};
 use crate::recovery::{Recovered, recover};
+use crate::shift::{self, Shifts};
 use crate::writer::{Setting, Writer, begin};
 use crate::{Error, Report, parallel};
 
@@ -195,12 +196,15 @@ impl Server {
     ///
     /// # Errors
     /// What has ended it before.
-    pub fn run<F: Face<Service = Store>>(
+    pub fn run<F>(
         self,
         stop: &AtomicBool,
-        face: impl Fn(usize) -> F + Sync,
+        face: impl Fn(usize) -> F,
         events: impl Fn(&Event) + Sync,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Error>
+    where
+        F: Face<Service = Store, Session: Send> + Send,
+    {
         let Server { options, listeners, logs, disk, report } = self;
         let inboxes: Vec<Inbox> = (0..options.threads).map(|_| Inbox::default()).collect();
         let durability = options.durability;
@@ -292,29 +296,39 @@ impl Drop for Bell<'_> {
 }
 
 /// Runs the query threads; accepts connections for them meanwhile.
-fn serve<F: Face<Service = Store>>(
+fn serve<F>(
     options: &Options,
     listeners: &[TcpListener],
     common: &Common<'_>,
-    face: &(impl Fn(usize) -> F + Sync),
-) -> Result<(), Error> {
+    face: &impl Fn(usize) -> F,
+) -> Result<(), Error>
+where
+    F: Face<Service = Store, Session: Send> + Send,
+{
+    let query = |thread| {
+        let front = FrontOptions {
+            thread,
+            durability: options.durability,
+            max_clients: options.max_clients.div_ceil(options.threads),
+            output_bytes: options.output_bytes,
+            longest_body: options.longest_command + (1 << 20),
+            patience: options.patience.as_micros() as u64,
+        };
+        Query::open(common, face(thread), &options.entrances[0], front)
+    };
+    let queries = (0..options.threads).map(query).collect::<Result<Vec<_>, _>>()?;
+    let doors = queries.iter().map(|query| query.door()).collect::<Result<Vec<_>, _>>()?;
+    let queries: Vec<_> = queries.into_iter().map(Mutex::new).collect();
+    let shifts = Shifts::new(options.threads);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads)
-            .map(|thread| {
-                scope.spawn(move || {
-                    let _bell = Bell(common.stop);
-                    let front = FrontOptions {
-                        thread,
-                        durability: options.durability,
-                        max_clients: options.max_clients.div_ceil(options.threads),
-                        output_bytes: options.output_bytes,
-                        longest_body: options.longest_command + (1 << 20),
-                        patience: options.patience.as_micros() as u64,
-                    };
-                    Query::open(common, face(thread), &options.entrances[0], front)?.run()
-                })
+        let (queries, shifts) = ((&queries[..], &doors[..]), &shifts);
+        let run = |thread| {
+            scope.spawn(move || {
+                let _bell = Bell(common.stop);
+                shift::run(thread, queries, shifts, common)
             })
-            .collect();
+        };
+        let threads: Vec<_> = (0..options.threads).map(run).collect();
         let accepted = accept(listeners, common);
         common.stop.store(true, Ordering::Relaxed);
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
@@ -339,9 +353,9 @@ fn accept(listeners: &[TcpListener], common: &Common<'_>) -> Result<(), Error> {
                 Ok((stream, from)) => {
                     let count = |inbox: &&Inbox| inbox.connections.load(Ordering::Relaxed);
                     let inbox = common.inboxes.iter().min_by_key(count).expect("a thread");
-                    inbox.connections.fetch_add(1, Ordering::Relaxed);
                     let mut streams = inbox.streams.lock().expect("nobody panics with it");
                     streams.push((stream, from, entrance));
+                    inbox.connections.fetch_add(1, Ordering::Relaxed);
                     drop(streams);
                     inbox.ring();
                 }
