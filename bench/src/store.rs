@@ -152,12 +152,15 @@ impl Server {
     }
 }
 
-/// Asks a server, which may take a while to answer.
-fn serves(address: &str) -> std::io::Result<()> {
+/// Asks a server whether it serves: one that is loading says so.
+fn serves(address: &str) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(READY))?;
     stream.write_all(b"PING\r\n")?;
-    stream.read_exact(&mut [0; 7])
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    ensure!(&answer == b"+PONG\r\n", "it does not serve yet");
+    Ok(())
 }
 
 impl Drop for Server {

@@ -177,6 +177,8 @@ pub struct Status {
     pub started_at: u64,
     /// The log cannot grow because the disk is full.
     pub disk_full: bool,
+    /// A server without a group reads what it has stored: nothing is executed before it has.
+    pub loading: bool,
     /// Where its own clients reach it.
     pub clients: String,
     /// The other replicas.

@@ -287,6 +287,7 @@ pub fn alone(durability: Durability, incarnation: Incarnation, clients: String) 
         multicast: None,
         started_at: now.micros,
         disk_full: false,
+        loading: false,
         clients,
         peers: Vec::new(),
     }

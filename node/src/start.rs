@@ -118,6 +118,7 @@ impl<F: Face, P: Family> Core<F, P> {
             report,
             started_at: now.micros,
             disk_full: false,
+            loading: false,
             clients: options.advertise.clone(),
             peers: Vec::new(),
         };

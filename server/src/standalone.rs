@@ -54,9 +54,9 @@ pub fn serve(flags: Serve, file: File, bounds: Bounds, stop: &Arc<AtomicBool>) -
     let redis = Redis::new(bounds, port, nonce(0));
     let memcached = Memcached::new(bounds, memcached_port, port, threads);
     let face = |thread| Faces { redis: redis.clone(), memcached: memcached.on_thread(thread) };
-    eprintln!("standalone: serving Redis clients on {}", entrances[0]);
+    eprintln!("standalone: Redis clients come in on {}", entrances[0]);
     for address in &entrances[1..] {
-        eprintln!("standalone: serving memcached clients on {address}");
+        eprintln!("standalone: memcached clients come in on {address}");
     }
     server.run(stop, face, |event: &Event| eprintln!("standalone: {event}"))?;
     Ok(())

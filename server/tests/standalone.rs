@@ -17,7 +17,15 @@ struct Standalone {
 }
 
 impl Standalone {
+    /// Starts one and waits until it serves.
     fn start(scratch: &Scratch, flags: &[&str]) -> Standalone {
+        let server = Standalone::spawn(scratch, flags);
+        wait_until_served(&mut server.client());
+        server
+    }
+
+    /// Starts one and waits until it listens.
+    fn spawn(scratch: &Scratch, flags: &[&str]) -> Standalone {
         let port = free_ports(1)[0];
         let log = std::fs::File::create(scratch.0.join("log")).expect("a log");
         let mut command = Command::new(PROGRAM);
@@ -26,15 +34,10 @@ impl Standalone {
         command.arg("--die-with-parent").arg(std::process::id().to_string());
         let server = Standalone { child: command.spawn().expect("it starts"), port };
         let end = Instant::now() + support::PATIENCE;
-        let mut client = loop {
+        while Client::try_connect(port).is_none() {
             assert!(Instant::now() < end, "{:?}", std::fs::read_to_string(scratch.0.join("log")));
-            match Client::try_connect(port) {
-                Some(client) => break client,
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        // It listens before it has recovered, and answers then.
-        assert_eq!(client.call("PING"), Value::Simple(b"PONG".to_vec()));
+            std::thread::sleep(Duration::from_millis(10));
+        }
         server
     }
 
@@ -45,6 +48,15 @@ impl Standalone {
     fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("waited");
+    }
+}
+
+/// Waits until the data is there: until then a server listens and says so.
+fn wait_until_served(client: &mut Client) {
+    let end = Instant::now() + support::PATIENCE;
+    while client.call("PING") != Value::Simple(b"PONG".to_vec()) {
+        assert!(Instant::now() < end, "it does not serve");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -91,6 +103,47 @@ fn what_was_synced_survives_a_kill_whatever_it_is() {
 }
 
 #[test]
+fn clients_are_told_that_the_store_recovers_and_keep_their_connections() {
+    let scratch = Scratch::new();
+    let server = Standalone::start(&scratch, &[]);
+    let mut client = server.client();
+    assert_eq!(client.call("LOCKSTEP.DURABILITY sync"), ok());
+    assert_eq!(client.call("SET a 1"), ok());
+    server.kill();
+    // It waits for what is written into the pipe.
+    let manifest = scratch.0.join("data/manifest");
+    let bytes = std::fs::read(&manifest).expect("a manifest");
+    std::fs::remove_file(&manifest).expect("removed");
+    let made = Command::new("mkfifo").arg(&manifest).status().expect("mkfifo runs");
+    assert!(made.success());
+
+    let server = Standalone::spawn(&scratch, &["--threads", "2"]);
+    let mut client = server.client();
+    let refused = |answer: Value, with: &[u8]| match answer {
+        Value::Error(text) => assert!(text.starts_with(with), "{text:?}"),
+        other => panic!("{other:?}"),
+    };
+    for command in ["PING", "GET a", "SET a 2", "DBSIZE", "WAITAOF 1 0 0"] {
+        refused(client.call(command), b"LOADING ");
+    }
+    assert_eq!(client.call("CLIENT SETNAME me"), ok());
+    assert_eq!(client.call("MULTI"), ok());
+    refused(client.call("SET a 3"), b"LOADING ");
+    refused(client.call("EXEC"), b"EXECABORT ");
+    let info = |client: &mut Client, line: &str| match client.call("INFO") {
+        Value::Bulk(text) => assert!(String::from_utf8_lossy(&text).contains(line), "{line}"),
+        other => panic!("{other:?}"),
+    };
+    info(&mut client, "\nloading:1\r");
+
+    std::fs::write(&manifest, bytes).expect("it is read");
+    wait_until_served(&mut client);
+    assert_eq!(client.call("GET a"), bulk("1"));
+    assert_eq!(client.call("CLIENT GETNAME"), bulk("me"));
+    info(&mut client, "\nloading:0\r");
+}
+
+#[test]
 fn cursors_clients_and_watches_are_known_on_all_threads() {
     let scratch = Scratch::new();
     let server = Standalone::start(&scratch, &["--threads", "2", "--durability", "memory"]);
@@ -103,8 +156,15 @@ fn cursors_clients_and_watches_are_known_on_all_threads() {
     let Value::Array(page) = other.call(&format!("SCAN {cursor} COUNT 20")) else { panic!() };
     assert_eq!(page[0], bulk("0"));
     assert!(matches!(&page[1], Value::Array(keys) if keys.len() == 10), "{page:?}");
-    let Value::Bulk(list) = one.call("CLIENT LIST") else { panic!("a list") };
-    assert_eq!(String::from_utf8_lossy(&list).lines().count(), 2);
+    // Those that looked whether the server was there are gone by and by.
+    let end = Instant::now() + support::PATIENCE;
+    let listed = |client: &mut Client| match client.call("CLIENT LIST") {
+        Value::Bulk(list) => String::from_utf8_lossy(&list).lines().count(),
+        other => panic!("a list: {other:?}"),
+    };
+    while listed(&mut one) != 2 {
+        assert!(Instant::now() < end, "{} clients", listed(&mut one));
+    }
     assert_eq!(one.call("WATCH key00"), ok());
     assert_eq!(other.call("SET key00 w"), ok());
     assert_eq!(one.call("MULTI"), ok());
@@ -121,7 +181,13 @@ fn figures_are_of_the_server_whatever_thread_is_asked() {
         Value::Integer(id) => id % 2,
         other => panic!("an id: {other:?}"),
     };
-    assert_ne!(thread(&mut clients[0]), thread(&mut clients[1]));
+    // Whoever looked whether the server was there may still be counted: then both are at one.
+    let first = thread(&mut clients[0]);
+    let end = Instant::now() + support::PATIENCE;
+    while thread(&mut clients[1]) == first {
+        assert!(Instant::now() < end, "all connections are of thread {first}");
+        clients[1] = server.client();
+    }
     let info = |client: &mut Client| match client.call("INFO") {
         Value::Bulk(text) => String::from_utf8(text).expect("a text"),
         other => panic!("a text: {other:?}"),

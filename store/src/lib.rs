@@ -16,6 +16,7 @@
 
 mod checkpoint;
 mod error;
+mod lobby;
 mod log;
 mod manifest;
 mod parallel;

@@ -3,13 +3,12 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use kv::Store;
-use node::{ALONE, Asked, ConnectionId, Face, Front, FrontOptions, Order, Tally, Waker};
+use node::{ALONE, Asked, ConnectionId, Face, Front, Order, Waker};
 use smr::{Durability, OpNumber, Viewstamp};
 
 use crate::Error;
@@ -36,6 +35,20 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// Hands over what is there. Returns whether there was anything.
+    pub fn empty_into<F: Face>(&self, front: &mut Front<F>) -> bool {
+        if !self.any.swap(false, Ordering::Acquire) {
+            return false;
+        }
+        let streams = std::mem::take(&mut *self.streams.lock().expect("nobody panics with it"));
+        for (stream, from, entrance) in streams {
+            front.admit(stream, from, entrance);
+        }
+        let kills = std::mem::take(&mut *self.kills.lock().expect("nobody panics with it"));
+        kills.into_iter().for_each(|id| front.kill(id));
+        true
+    }
+
     /// The thread looks into it soon.
     pub fn ring(&self) {
         self.any.store(true, Ordering::Release);
@@ -52,8 +65,6 @@ pub(crate) struct Common<'a> {
     pub durability: Durability,
     /// The server is to end.
     pub stop: &'a AtomicBool,
-    /// What the threads have counted.
-    pub tally: &'a Tally,
 }
 
 /// An answer that waits for the disk.
@@ -70,7 +81,7 @@ pub(crate) struct Query<'a, F: Face<Service = Store>> {
     front: Front<F>,
     /// When the last turn was, in microseconds.
     turned_at: u64,
-    /// How many connections the inbox was told of.
+    /// How many connections the inbox was told of; more than there can be if it was not.
     connections: usize,
     /// Batches that are to be executed.
     asked: Vec<Asked>,
@@ -82,32 +93,23 @@ pub(crate) struct Query<'a, F: Face<Service = Store>> {
 }
 
 impl<'a, F: Face<Service = Store>> Query<'a, F> {
-    pub fn open(
-        common: &'a Common<'a>,
-        face: F,
-        clients: &str,
-        options: FrontOptions,
-    ) -> Result<Query<'a, F>, Error> {
-        let status = node::alone(common.durability, smr::Incarnation(1), clients.to_owned());
-        let front = Front::open(face, status, common.tally.clone(), options);
-        let front = front.map_err(|e| Error::os("set up", "an event loop", e))?;
+    pub fn open(common: &'a Common<'a>, thread: usize, mut front: Front<F>) -> Query<'a, F> {
+        front.status.loading = false;
         let waits = Arc::new(AtomicBool::new(false));
         let sleeper = Sleeper { waker: front.waker(), waits: waits.clone() };
         common.logs.sleepers.lock().expect("nobody panics with it").push(sleeper);
-        let inbox = &common.inboxes[options.thread];
-        *inbox.waker.lock().expect("nobody panics with it") = Some(front.waker());
-        Ok(Query {
+        Query {
             common,
-            thread: options.thread,
+            thread,
             front,
             turned_at: 0,
-            connections: 0,
+            connections: usize::MAX,
             asked: Vec::new(),
             held: VecDeque::new(),
             waits,
             swept_at: 0,
             expected: 4096,
-        })
+        }
     }
 
     /// Whether nothing is under way and nothing is to be sent.
@@ -118,12 +120,6 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
     /// For how many microseconds after the last turn nothing is due but the usual.
     pub fn pause(&self) -> u64 {
         self.front.pause()
-    }
-
-    /// Readable while somebody waits to be served.
-    pub fn door(&self) -> Result<OwnedFd, Error> {
-        let door = self.front.as_fd().try_clone_to_owned();
-        door.map_err(|e| Error::os("set up", "an event loop", e))
     }
 
     /// Does on `store` what there is to do, if there is anything or if it is `due`; without a wait.
@@ -155,24 +151,16 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
         self.sweep(store);
         self.report();
         for order in self.front.flush() {
-            self.obey(order);
+            obey(order, self.common.inboxes, self.common.stop);
         }
         Ok(came)
     }
 
     fn look_into_inbox(&mut self) {
-        let inbox = &self.common.inboxes[self.thread];
-        if !inbox.any.swap(false, Ordering::Acquire) {
-            return;
+        if self.common.inboxes[self.thread].empty_into(&mut self.front) {
+            // Of those that came some may be gone already: the inbox is told how many there are.
+            self.connections = usize::MAX;
         }
-        let streams = std::mem::take(&mut *inbox.streams.lock().expect("nobody panics with it"));
-        for (stream, from, entrance) in streams {
-            self.front.admit(stream, from, entrance);
-        }
-        let kills = std::mem::take(&mut *inbox.kills.lock().expect("nobody panics with it"));
-        kills.into_iter().for_each(|id| self.front.kill(id));
-        // Of those that came some may be gone already: the inbox is told how many there are.
-        self.connections = usize::MAX;
     }
 
     fn execute(&mut self, store: &mut Store, asked: Asked) {
@@ -251,21 +239,21 @@ impl<'a, F: Face<Service = Store>> Query<'a, F> {
             self.connections = connections;
         }
     }
+}
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            // Another thread's.
-            Order::Kill(id) => {
-                let threads = self.common.inboxes.len() as u64;
-                // Ids go round the threads.
-                let inbox = &self.common.inboxes[(id.0 % threads) as usize];
-                inbox.kills.lock().expect("nobody panics with it").push(id);
-                inbox.ring();
-            }
-            // Relaxed: the flag stands for itself.
-            Order::Shutdown => self.common.stop.store(true, Ordering::Relaxed),
-            // There is no group whose state could be lost, or whose members could change.
-            Order::StartOver(_) | Order::Change(_) => {}
+/// Does what a face has ordered and its own thread has not done.
+pub(crate) fn obey(order: Order, inboxes: &[Inbox], stop: &AtomicBool) {
+    match order {
+        // Another thread's.
+        Order::Kill(id) => {
+            // Ids go round the threads.
+            let inbox = &inboxes[(id.0 % inboxes.len() as u64) as usize];
+            inbox.kills.lock().expect("nobody panics with it").push(id);
+            inbox.ring();
         }
+        // Relaxed: the flag stands for itself.
+        Order::Shutdown => stop.store(true, Ordering::Relaxed),
+        // There is no group whose state could be lost, or whose members could change.
+        Order::StartOver(_) | Order::Change(_) => {}
     }
 }

@@ -1,8 +1,10 @@
 //! The store as a server: recovery, then its threads until it is stopped.
 
 use std::fmt;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ::io::{Folder, JournalWriter, Syncing};
 use kv::Store;
-use node::{Face, FrontOptions, Tally};
+use node::{Face, Front, FrontOptions, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smr::Durability;
 
@@ -21,7 +23,7 @@ use crate::query::{Common, Inbox, Query};
 use crate::recovery::{Recovered, recover};
 use crate::shift::{self, Shifts};
 use crate::writer::{Setting, Writer, begin};
-use crate::{Error, Report, parallel};
+use crate::{Error, Report, lobby, parallel};
 
 /// How a store is to be run.
 #[derive(Clone, Debug)]
@@ -130,13 +132,12 @@ impl fmt::Display for Event {
     }
 }
 
-/// A store that is ready to serve.
+/// A store that listens.
 pub struct Server {
     options: Options,
     listeners: Vec<TcpListener>,
-    logs: Logs,
-    disk: Option<Disk>,
-    report: Report,
+    /// None of durability `memory`.
+    folder: Option<(Folder, File)>,
 }
 
 impl fmt::Debug for Server {
@@ -150,11 +151,11 @@ struct Disk {
     folder: Folder,
     manifest: Manifest,
     journals: Vec<JournalWriter>,
-    _lock: std::fs::File,
+    _lock: File,
 }
 
 impl Server {
-    /// Listens, and recovers what the directory holds.
+    /// Listens, and takes the directory.
     ///
     /// # Errors
     /// What is wrong with the directory or an address, and what to do about it.
@@ -165,25 +166,13 @@ impl Server {
             ready.map_err(|e| Error::os("listen on", address, e))
         };
         let listeners = options.entrances.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
-        if options.durability == Durability::Memory {
-            let shared = kv::Shared::new(kv::Limits::default(), 0);
-            let logs = Logs::new(shared, options.threads, 0);
-            return Ok(Server { options, listeners, logs, disk: None, report: Report::default() });
+        let mut folder = None;
+        if options.durability != Durability::Memory {
+            let opened = Folder::create(&options.directory, options.syncing)?;
+            let lock = opened.lock()?;
+            folder = Some((opened, lock));
         }
-        let folder = Folder::create(&options.directory, options.syncing)?;
-        let lock = folder.lock()?;
-        let seed = node::clock::now().unix_ms << 20 | u64::from(std::process::id()) & 0xf_ffff;
-        let Recovered { shared, manifest, report } =
-            recover(&folder, parallel::processors(), seed)?;
-        let (manifest, journals) = begin_generation(&folder, manifest, &shared, &options)?;
-        let logs = Logs::new(shared.clone(), options.threads, shared.clock());
-        let disk = Some(Disk { folder, manifest, journals, _lock: lock });
-        Ok(Server { options, listeners, logs, disk, report })
-    }
-
-    /// What the start has found.
-    pub fn report(&self) -> &Report {
-        &self.report
+        Ok(Server { options, listeners, folder })
     }
 
     /// Where clients come in, with the ports that were chosen for port 0.
@@ -191,11 +180,12 @@ impl Server {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Serves until `stop` is set; then everything is on disk. `face` makes the face of each query
-    /// thread; `events` is told what an operator should know.
+    /// Recovers what the directory holds, and serves until `stop` is set; then everything is on
+    /// disk. `face` makes the face of each query thread; `events` is told what an operator should
+    /// know. A face that is asked meanwhile sees [`node::Status::loading`].
     ///
     /// # Errors
-    /// What has ended it before.
+    /// What is wrong with the directory, or has ended it before.
     pub fn run<F>(
         self,
         stop: &AtomicBool,
@@ -205,59 +195,146 @@ impl Server {
     where
         F: Face<Service = Store, Session: Send> + Send,
     {
-        let Server { options, listeners, logs, disk, report } = self;
+        let Server { options, listeners, folder } = self;
         let inboxes: Vec<Inbox> = (0..options.threads).map(|_| Inbox::default()).collect();
-        let durability = options.durability;
-        let tally = &Tally::new(options.threads);
-        let common = Common { logs: &logs, inboxes: &inboxes, durability, stop, tally };
-        if disk.is_some() {
-            events(&Event::Recovered(report));
-        }
-        let Some(Disk { folder, manifest, journals, _lock }) = disk else {
-            serve(&options, &listeners, &common, &face)?;
-            events(&Event::Stopping);
-            return Ok(());
-        };
-        let setting = Setting {
-            logs: &logs,
-            folder: &folder,
-            manifest: &manifest,
-            step: options.log_step,
-            events: &events,
-        };
-        let generation = manifest.generations.last().expect("the present one").number;
-        let checkpointer = Checkpointer {
-            logs: &logs,
-            folder: &folder,
-            manifest: manifest.clone(),
-            threads: parallel::processors(),
-            bytes: options.checkpoint_bytes,
-            every: options.checkpoint_every,
-            events: &events,
-        };
-        let served = std::thread::scope(|scope| {
-            for (index, journal) in journals.into_iter().enumerate() {
-                let writer = Writer::new(setting, generation, index, journal);
-                let every = options.force_every;
-                scope.spawn(move || {
-                    let _bell = Bell(stop);
-                    writer.run(every);
-                });
-            }
-            scope.spawn(|| {
+        let fronts = open_fronts(&options, &inboxes, face)?;
+        let (options, inboxes, events) = (&options, &inboxes[..], &events);
+        std::thread::scope(|scope| {
+            let _bell = Bell(stop);
+            let accepting = scope.spawn(|| {
                 let _bell = Bell(stop);
-                checkpointer.run();
+                accept(&listeners, inboxes, stop)
             });
-            let served = serve(&options, &listeners, &common, &face);
-            logs.stop();
-            served
-        });
-        if let Some(failure) = logs.take_failure() {
-            return Err(failure);
-        }
+            let Some((folder, lock)) = folder else {
+                let shared = kv::Shared::new(kv::Limits::default(), 0);
+                let logs = Logs::new(shared, options.threads, 0);
+                let durability = options.durability;
+                serve(&Common { logs: &logs, inboxes, durability, stop }, fronts)?;
+                return accepting.join().unwrap_or(Err(Error::Panicked));
+            };
+            let (recovered, fronts) =
+                meanwhile(fronts, inboxes, stop, || recover_in(folder, lock, options))?;
+            let (logs, disk, report) = recovered;
+            events(&Event::Recovered(report));
+            let durability = options.durability;
+            let common = Common { logs: &logs, inboxes, durability, stop };
+            let served = serve_logged(options, &common, disk, events, fronts);
+            served.and(accepting.join().unwrap_or(Err(Error::Panicked)))
+        })?;
         events(&Event::Stopping);
-        served
+        Ok(())
     }
+}
+
+/// The clients' side of every query thread. Connections wait in the inboxes.
+fn open_fronts<F: Face<Service = Store>>(
+    options: &Options,
+    inboxes: &[Inbox],
+    face: impl Fn(usize) -> F,
+) -> Result<Vec<Front<F>>, Error> {
+    let tally = Tally::new(options.threads);
+    let open = |(thread, inbox): (usize, &Inbox)| {
+        let bounds = FrontOptions {
+            thread,
+            durability: options.durability,
+            max_clients: options.max_clients.div_ceil(options.threads),
+            output_bytes: options.output_bytes,
+            longest_body: options.longest_command + (1 << 20),
+            patience: options.patience.as_micros() as u64,
+        };
+        let clients = options.entrances[0].clone();
+        let mut status = node::alone(options.durability, smr::Incarnation(1), clients);
+        status.loading = true;
+        let front = Front::open(face(thread), status, tally.clone(), bounds);
+        let front = front.map_err(|e| Error::os("set up", "an event loop", e))?;
+        *inbox.waker.lock().expect("nobody panics with it") = Some(front.waker());
+        Ok(front)
+    };
+    inboxes.iter().enumerate().map(open).collect()
+}
+
+/// Does `work` while clients are answered that it is going on.
+fn meanwhile<F, T>(
+    mut fronts: Vec<Front<F>>,
+    inboxes: &[Inbox],
+    stop: &AtomicBool,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<(T, Vec<Front<F>>), Error>
+where
+    F: Face<Service = Store, Session: Send> + Send,
+{
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let answered = lobby::answer(&mut fronts, inboxes, stop, &over);
+            answered.map(|()| fronts)
+        });
+        let done = {
+            let _bell = Bell(&over);
+            work()
+        };
+        inboxes.iter().for_each(Inbox::ring);
+        let fronts = answering.join().unwrap_or(Err(Error::Panicked));
+        Ok((done?, fronts?))
+    })
+}
+
+/// Recovers the store, and begins this life's logs.
+fn recover_in(
+    folder: Folder,
+    lock: File,
+    options: &Options,
+) -> Result<(Logs, Disk, Report), Error> {
+    let seed = node::clock::now().unix_ms << 20 | u64::from(std::process::id()) & 0xf_ffff;
+    let Recovered { shared, manifest, report } = recover(&folder, parallel::processors(), seed)?;
+    let (manifest, journals) = begin_generation(&folder, manifest, &shared, options)?;
+    let logs = Logs::new(shared.clone(), options.threads, shared.clock());
+    Ok((logs, Disk { folder, manifest, journals, _lock: lock }, report))
+}
+
+/// Serves with logs and checkpoints.
+fn serve_logged<F>(
+    options: &Options,
+    common: &Common<'_>,
+    disk: Disk,
+    events: &(dyn Fn(&Event) + Sync),
+    fronts: Vec<Front<F>>,
+) -> Result<(), Error>
+where
+    F: Face<Service = Store, Session: Send> + Send,
+{
+    let Disk { folder, manifest, journals, _lock } = disk;
+    let (logs, stop) = (common.logs, common.stop);
+    let (folder, manifest, step) = (&folder, &manifest, options.log_step);
+    let setting = Setting { logs, folder, manifest, step, events };
+    let generation = manifest.generations.last().expect("the present one").number;
+    let checkpointer = Checkpointer {
+        logs,
+        folder,
+        manifest: manifest.clone(),
+        threads: parallel::processors(),
+        bytes: options.checkpoint_bytes,
+        every: options.checkpoint_every,
+        events,
+    };
+    let served = std::thread::scope(|scope| {
+        for (index, journal) in journals.into_iter().enumerate() {
+            let writer = Writer::new(setting, generation, index, journal);
+            let every = options.force_every;
+            scope.spawn(move || {
+                let _bell = Bell(stop);
+                writer.run(every);
+            });
+        }
+        scope.spawn(|| {
+            let _bell = Bell(stop);
+            checkpointer.run();
+        });
+        let served = serve(common, fronts);
+        logs.stop();
+        served
+    });
+    logs.take_failure().map_or(served, Err)
 }
 
 /// Makes the logs of this life and has the manifest name them: from here on the cut-offs of former
@@ -295,31 +372,18 @@ impl Drop for Bell<'_> {
     }
 }
 
-/// Runs the query threads; accepts connections for them meanwhile.
-fn serve<F>(
-    options: &Options,
-    listeners: &[TcpListener],
-    common: &Common<'_>,
-    face: &impl Fn(usize) -> F,
-) -> Result<(), Error>
+/// Runs the query threads.
+fn serve<F>(common: &Common<'_>, fronts: Vec<Front<F>>) -> Result<(), Error>
 where
     F: Face<Service = Store, Session: Send> + Send,
 {
-    let query = |thread| {
-        let front = FrontOptions {
-            thread,
-            durability: options.durability,
-            max_clients: options.max_clients.div_ceil(options.threads),
-            output_bytes: options.output_bytes,
-            longest_body: options.longest_command + (1 << 20),
-            patience: options.patience.as_micros() as u64,
-        };
-        Query::open(common, face(thread), &options.entrances[0], front)
-    };
-    let queries = (0..options.threads).map(query).collect::<Result<Vec<_>, _>>()?;
-    let doors = queries.iter().map(|query| query.door()).collect::<Result<Vec<_>, _>>()?;
-    let queries: Vec<_> = queries.into_iter().map(Mutex::new).collect();
-    let shifts = Shifts::new(options.threads);
+    let doors = fronts.iter().map(|front| front.as_fd().try_clone_to_owned());
+    let doors = doors.collect::<Result<Vec<_>, _>>();
+    let doors = doors.map_err(|e| Error::os("set up", "an event loop", e))?;
+    let queries = fronts.into_iter().enumerate();
+    let queries = queries.map(|(thread, front)| Mutex::new(Query::open(common, thread, front)));
+    let queries: Vec<_> = queries.collect();
+    let shifts = Shifts::new(queries.len());
     std::thread::scope(|scope| {
         let (queries, shifts) = ((&queries[..], &doors[..]), &shifts);
         let run = |thread| {
@@ -328,20 +392,17 @@ where
                 shift::run(thread, queries, shifts, common)
             })
         };
-        let threads: Vec<_> = (0..options.threads).map(run).collect();
-        let accepted = accept(listeners, common);
-        common.stop.store(true, Ordering::Relaxed);
-        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
-        ended.chain([accepted]).collect()
+        let threads: Vec<_> = (0..queries.0.len()).map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked))).collect()
     })
 }
 
 /// Gives every connection to the thread that has the fewest, until the server ends.
-fn accept(listeners: &[TcpListener], common: &Common<'_>) -> Result<(), Error> {
+fn accept(listeners: &[TcpListener], inboxes: &[Inbox], stop: &AtomicBool) -> Result<(), Error> {
     let os = |e| Error::os("wait for", "connections", e);
     let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut rest: Option<Instant> = None;
-    while !common.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let mut ready: Vec<_> =
             listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
         match poll(&mut ready, Some(&pause)) {
@@ -352,7 +413,7 @@ fn accept(listeners: &[TcpListener], common: &Common<'_>) -> Result<(), Error> {
             match listener.accept() {
                 Ok((stream, from)) => {
                     let count = |inbox: &&Inbox| inbox.connections.load(Ordering::Relaxed);
-                    let inbox = common.inboxes.iter().min_by_key(count).expect("a thread");
+                    let inbox = inboxes.iter().min_by_key(count).expect("a thread");
                     let mut streams = inbox.streams.lock().expect("nobody panics with it");
                     streams.push((stream, from, entrance));
                     inbox.connections.fetch_add(1, Ordering::Relaxed);

@@ -123,6 +123,7 @@ impl Setting {
                 report,
                 started_at: 0,
                 disk_full: false,
+                loading: false,
                 clients: String::new(),
                 peers: Vec::new(),
             },

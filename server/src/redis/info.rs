@@ -111,7 +111,10 @@ impl Redis {
                 line("maxmemory_policy", &"noeviction");
             }
             "persistence" => {
-                line("loading", &u8::from(status.report.role == Role::Recovering));
+                line(
+                    "loading",
+                    &u8::from(status.loading || status.report.role == Role::Recovering),
+                );
                 line("rdb_changes_since_last_save", &0);
                 line("rdb_bgsave_in_progress", &0);
                 let on_disk = status.report.durability != Durability::Memory;

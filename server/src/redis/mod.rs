@@ -105,6 +105,11 @@ impl Redis {
                 state.answer(desk, |out| write::error(out, &text));
                 Taken::Yes
             }
+            Some(spec) if desk.status().loading && needs_data(spec) => {
+                state.spoil();
+                state.answer(desk, |out| write::error(out, LOADING));
+                Taken::Yes
+            }
             Some(spec) if state.multi.is_some() && !multi::is_immediate(spec) => {
                 self.queue(state, spec, &command, desk)
             }
@@ -188,6 +193,15 @@ enum Taken {
     /// It was answered, and the connection ends.
     Last,
 }
+
+/// Whether a command is refused while the data is not there, as Redis does: a ping, too, so that
+/// whoever looks after the server sees that it does not serve yet.
+fn needs_data(spec: &Spec) -> bool {
+    spec.place != Place::Local || matches!(spec.name, "ping" | "wait" | "waitaof")
+}
+
+/// What is answered while a server without replicas recovers, in Redis's words: clients know them.
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
 /// What is answered to a command that needs space where there is none.
 pub const DISK_FULL: &str = "DISKFULL the disk of a replica is full: commands that need more space \

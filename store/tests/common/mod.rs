@@ -87,13 +87,27 @@ pub struct Running {
 impl Running {
     pub fn start(options: Options) -> Result<Running, Error> {
         let server = Server::open(options)?;
-        let (address, report) = (server.addresses()[0], server.report().clone());
+        let address = server.addresses()[0];
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (flag, told) = (stop.clone(), events.clone());
+        let (tell, ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            server.run(&flag, |_| Plain, |event| told.lock().unwrap().push(event.clone()))
+            server.run(
+                &flag,
+                |_| Plain,
+                move |event| {
+                    if let Event::Recovered(report) = event {
+                        // Nobody waits twice.
+                        let _ = tell.send(report.clone());
+                    }
+                    told.lock().unwrap().push(event.clone());
+                },
+            )
         });
-        Ok(Running { address, report, events, stop, thread })
+        match ready.recv() {
+            Ok(report) => Ok(Running { address, report, events, stop, thread }),
+            Err(_) => Err(thread.join().expect("no panic").expect_err("it did not recover")),
+        }
     }
 
     pub fn client(&self) -> Client {
