@@ -23,8 +23,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::query::{Common, LONGEST_SLEEP, Query};
 use crate::{Error, parallel};
 
-/// A wait that is likely to be no longer than this, in microseconds, is passed awake. To sleep and
-/// be woken costs about a third of it, and the waking is paid by who has sent something.
+/// A wait that is likely to be no longer than this, in microseconds, is passed awake: to wake a
+/// thread takes who has sent something some microseconds, which it would rather send in.
 const SPIN: u64 = 50;
 /// How often a thread looks how busy it is, in microseconds.
 const WINDOW: u64 = 20_000;
@@ -234,7 +234,7 @@ impl<F: Face<Service = Store>> Shift<'_, '_, F> {
                     self.judge(waited);
                 }
             }
-            if self.shifts.together() != self.together && self.shifts.used.len() > 1 {
+            if self.shifts.together() != self.together {
                 return Ok(false);
             }
         }
@@ -253,7 +253,7 @@ impl<F: Face<Service = Store>> Shift<'_, '_, F> {
         let all = || self.shifts.used.iter().map(|used| used.load(Ordering::Relaxed)).sum::<u64>();
         let gauge = &mut *self.gauge;
         let (wrong, most) = match self.together {
-            true => (waited < CROWDED, 2),
+            true => (waited < CROWDED && self.shifts.used.len() > 1, 2),
             false => (all() <= CALM, gauge.patience),
         };
         gauge.windows += 1;
