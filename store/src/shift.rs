@@ -32,7 +32,7 @@ const WINDOW: u64 = 20_000;
 const CROWDED: u64 = 50;
 /// Threads that have used no more than so many thousandths of one processor together, in [`FEWEST`]
 /// windows in a row, need not be several.
-const CALM: u64 = 900;
+const CALM: u64 = 800;
 const FEWEST: u32 = 10;
 /// If one thread was too few within so many windows, as many more must be calm before the next
 /// attempt, up to so many.
