@@ -9,6 +9,7 @@
 
 use crate::contract::GrantNumber;
 use crate::sync::{AtomicU64, Ordering, fence};
+use crate::words;
 
 /// What a holder word says: bit 0, whether the grant is in force; bits 1 to 8, the lane that is the
 /// region's image; from bit 9, the number of the grant that opened it.
@@ -68,12 +69,7 @@ impl Holder {
 /// Writes words into the writer's own lane. True if they are in the region for good: whoever
 /// revokes the grant later finds them.
 #[inline]
-pub(crate) fn write(
-    word: &AtomicU64,
-    under: Holder,
-    lane: &[AtomicU64],
-    words: impl ExactSizeIterator<Item = u64>,
-) -> bool {
+pub(crate) fn write(word: &AtomicU64, under: Holder, lane: &[AtomicU64], words: &[u64]) -> bool {
     if !store(word, under, lane, words) {
         return false;
     }
@@ -84,21 +80,27 @@ pub(crate) fn write(
 /// The first half of [`write`]: false if the grant is not in force. After [`settle`], [`stands`]
 /// says whether the words are there for good.
 #[inline]
-pub(crate) fn store(
+pub(crate) fn store(word: &AtomicU64, under: Holder, lane: &[AtomicU64], words: &[u64]) -> bool {
+    if !is_held(word, under) {
+        return false;
+    }
+    let first = words.len().min(LINE);
+    words::store(&lane[first..], &words[first..]);
+    store_first(lane, &words[..first]);
+    true
+}
+
+/// As [`store`], with words that come one at a time.
+#[inline]
+pub(crate) fn store_each(
     word: &AtomicU64,
     under: Holder,
     lane: &[AtomicU64],
-    words: impl ExactSizeIterator<Item = u64>,
+    mut words: impl ExactSizeIterator<Item = u64>,
 ) -> bool {
-    // Acquire: pairs with the release in `grant`, so that what the owner put into the lane before
-    // comes before the stores below.
-    if word.load(Ordering::Acquire) != under.0 {
+    if !is_held(word, under) {
         return false;
     }
-    // The first line last: who waits for its first word finds the rest there, and does not take
-    // away the lines that are being written. The others upwards: downwards takes three times as
-    // long.
-    let mut words = words;
     let mut first = [0; LINE];
     let count = words.len().min(LINE);
     for (place, word) in first[..count].iter_mut().zip(&mut words) {
@@ -108,10 +110,26 @@ pub(crate) fn store(
     for (word, cell) in words.zip(&lane[count..]) {
         cell.store(word, Ordering::Release);
     }
-    for (&word, cell) in first[..count].iter().zip(lane).rev() {
+    store_first(lane, &first[..count]);
+    true
+}
+
+#[inline]
+fn is_held(word: &AtomicU64, under: Holder) -> bool {
+    // Acquire: pairs with the release in `grant`, so that what the owner put into the lane before
+    // comes before the stores that follow.
+    word.load(Ordering::Acquire) == under.0
+}
+
+/// The first line comes last, its first word at the end: who waits for that finds the rest there,
+/// and does not take away the lines that are being written. The others go upwards: downwards takes
+/// three times as long.
+#[inline]
+fn store_first(lane: &[AtomicU64], words: &[u64]) {
+    for (&word, cell) in words.iter().zip(lane).rev() {
+        // Release: as the words behind it.
         cell.store(word, Ordering::Release);
     }
-    true
 }
 
 /// Between the stores of any number of writes and the second look at their holder words.
@@ -184,10 +202,8 @@ pub(crate) fn read<'a>(
 ) -> Holder {
     loop {
         let before = Holder::load(word);
-        for (value, cell) in words.iter_mut().zip(lane(before.lane())) {
-            // Acquire: pairs with the releases in `store`, `adopt` and `clear`.
-            *value = cell.load(Ordering::Acquire);
-        }
+        // Acquires: they pair with the releases in `store`, `adopt` and `clear`.
+        words::load(lane(before.lane()), words);
         // Relaxed: the acquire loads above stay before it, and if one of them saw a word of
         // `adopt` or `clear`, the change of the holder word happens before this load.
         let after = Holder(word.load(Ordering::Relaxed));

@@ -25,6 +25,8 @@ pub mod sim;
 mod sync;
 #[cfg(not(loom))]
 pub mod verbs;
+// Under loom nothing moves two words at a time.
+mod words;
 
 pub use contract::{
     Access, Completion, Fabric, Geometry, GrantNumber, Place, RegionId, RegionSpec, Status, Verb,

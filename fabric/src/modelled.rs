@@ -49,14 +49,13 @@ impl Region {
     }
 
     fn write(&self, value: u64) -> bool {
-        let words = [value, value].into_iter();
-        holder::write(&self.holder, Self::held(), self.lane(WRITER), words)
+        holder::write(&self.holder, Self::held(), self.lane(WRITER), &[value, value])
     }
 
     /// The first half of a write, of the first word alone.
     fn store(&self, value: u64) -> bool {
         let lane = &self.lane(WRITER)[..1];
-        holder::store(&self.holder, Self::held(), lane, [value].into_iter())
+        holder::store(&self.holder, Self::held(), lane, &[value])
     }
 
     fn read(&self) -> [u64; 2] {
@@ -216,7 +215,7 @@ fn loom_a_granted_lane_is_ready() {
         let writer = region.clone();
         let thread = thread::spawn(move || {
             let next = Holder::new(GrantNumber(4), WRITER);
-            holder::write(&writer.holder, next, writer.lane(WRITER), [8, 9].into_iter())
+            holder::write(&writer.holder, next, writer.lane(WRITER), &[8, 9])
         });
         holder::clear(region.lane(WRITER));
         holder::grant(&region.holder, Holder::new(GrantNumber(4), WRITER));

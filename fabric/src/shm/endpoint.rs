@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use smr::ReplicaId;
 
@@ -248,10 +249,10 @@ impl Endpoint {
         lanes.fold(budget, |left, lanes| lanes.sweep(&own.segment, left));
     }
 
-    /// [`Verb::Write`] at once, with words that come from an iterator.
+    /// [`Verb::Write`] to an exclusive region at once, with words that come one at a time.
     ///
     /// # Panics
-    /// As [`Fabric::post`].
+    /// As [`Fabric::post`], and if the region is open.
     #[inline]
     pub fn write(
         &mut self,
@@ -259,10 +260,15 @@ impl Endpoint {
         under: GrantNumber,
         words: impl ExactSizeIterator<Item = u64>,
     ) -> Status {
-        let (status, stored) = self.store_words(to, under, words);
-        let Some((process, region, under)) = stored else { return status };
-        holder::settle();
-        self.outcome(process, region, under)
+        assert!(self.layout.access(to.region) == Access::Exclusive, "the region is open");
+        match self.lane(to, under, words.len()) {
+            Ok((word, under, lane)) if holder::store_each(word, under, lane, words) => {
+                holder::settle();
+                self.outcome(to.process, to.region, under)
+            }
+            Ok(_) => Status::Refused,
+            Err(status) => status,
+        }
     }
 
     /// Stores the words of a write. One to an exclusive region, whose grant was in force, is to be
@@ -272,25 +278,39 @@ impl Endpoint {
         &self,
         to: Place,
         under: GrantNumber,
-        words: impl ExactSizeIterator<Item = u64>,
+        words: &[u64],
     ) -> (Status, Option<(ReplicaId, RegionId, Holder)>) {
-        let range = self.layout.geometry.range(to.region, to.offset, words.len());
-        let Some(peer) = &self.peers[to.process.index()] else { return (Status::Gone, None) };
-        let segment = &peer.segment;
-        if segment.layout.access(to.region) == Access::Open {
-            segment.write_open(to.region, to.offset, words);
+        if self.layout.access(to.region) == Access::Open {
+            self.layout.geometry.range(to.region, to.offset, words.len());
+            let Some(peer) = &self.peers[to.process.index()] else { return (Status::Gone, None) };
+            peer.segment.write_open(to.region, to.offset, words);
             return (Status::Ok, None);
         }
+        match self.lane(to, under, words.len()) {
+            Ok((word, under, lane)) if holder::store(word, under, lane, words) => {
+                (Status::Ok, Some((to.process, to.region, under)))
+            }
+            Ok(_) => (Status::Refused, None),
+            Err(status) => (status, None),
+        }
+    }
+
+    /// Where words under a grant go, and the holder word that says whether they may.
+    #[inline]
+    fn lane(
+        &self,
+        to: Place,
+        under: GrantNumber,
+        words: usize,
+    ) -> Result<(&AtomicU64, Holder, &[AtomicU64]), Status> {
+        let range = self.layout.geometry.range(to.region, to.offset, words);
+        let peer = self.peers[to.process.index()].as_ref().ok_or(Status::Gone)?;
         // A number that no owner gives has no holder word.
         if under <= peer.renounced[to.region.index()] || !under.is_possible() {
-            return (Status::Refused, None);
+            return Err(Status::Refused);
         }
-        let lane = &segment.lane(to.region, self.me.0)[range];
-        let under = Holder::new(under, self.me.0);
-        match holder::store(segment.holder(to.region), under, lane, words) {
-            true => (Status::Ok, Some((to.process, to.region, under))),
-            false => (Status::Refused, None),
-        }
+        let lane = &peer.segment.lane(to.region, self.me.0)[range];
+        Ok((peer.segment.holder(to.region), Holder::new(under, self.me.0), lane))
     }
 
     /// What has become of a write that was stored and settled.
@@ -357,7 +377,7 @@ impl Fabric for Endpoint {
         }
         match verb {
             Verb::Write { to, under, words } => {
-                (done.status, done.stored) = self.store_words(to, under, words.iter().copied());
+                (done.status, done.stored) = self.store_words(to, under, words);
                 self.unsettled |= done.stored.is_some();
             }
             Verb::Read { from, words } => {
@@ -415,7 +435,7 @@ impl Fabric for Endpoint {
     fn store(&mut self, region: RegionId, offset: u32, words: &[u64]) -> Status {
         let own = self.own();
         if self.layout.access(region) == Access::Open {
-            own.write_open(region, offset, words.iter().copied());
+            own.write_open(region, offset, words);
             return Status::Ok;
         }
         let range = self.layout.geometry.range(region, offset, words.len());
@@ -424,7 +444,7 @@ impl Fabric for Endpoint {
             return Status::Refused;
         }
         let lane = &own.lane(region, self.me.0)[range];
-        let written = holder::write(own.holder(region), holder, lane, words.iter().copied());
+        let written = holder::write(own.holder(region), holder, lane, words);
         assert!(written, "only this thread changes the holder word");
         Status::Ok
     }

@@ -10,7 +10,7 @@ use super::error::Error;
 use super::layout::Layout;
 use super::mapping::{self, Mapping};
 use crate::contract::{Access, Place, RegionId};
-use crate::holder;
+use crate::{holder, words};
 
 /// Words that are fetched ahead at most: a core has room for some tens of lines on their way.
 const FETCHED: usize = 64;
@@ -71,10 +71,8 @@ impl Segment {
         let range = self.layout.geometry.range(region, offset, words.len());
         match self.layout.access(region) {
             Access::Open => {
-                for (value, cell) in words.iter_mut().zip(&self.lane(region, 0)[range]) {
-                    // Acquire: pairs with the release in `write_open`.
-                    *value = cell.load(std::sync::atomic::Ordering::Acquire);
-                }
+                // Acquires: they pair with the releases in `write_open`.
+                words::load(&self.lane(region, 0)[range], words);
             }
             Access::Exclusive => {
                 let lane = |lane| &self.lane(region, lane)[range.clone()];
@@ -97,18 +95,11 @@ impl Segment {
 
     /// Writes an open region.
     #[inline]
-    pub(crate) fn write_open(
-        &self,
-        region: RegionId,
-        offset: u32,
-        words: impl ExactSizeIterator<Item = u64>,
-    ) {
+    pub(crate) fn write_open(&self, region: RegionId, offset: u32, words: &[u64]) {
         assert!(self.layout.access(region) == Access::Open, "the region is exclusive");
         let range = self.layout.geometry.range(region, offset, words.len());
-        for (value, cell) in words.zip(&self.lane(region, 0)[range]) {
-            // Release: a reader that sees this word sees all that this process wrote before.
-            cell.store(value, std::sync::atomic::Ordering::Release);
-        }
+        // Releases: a reader that sees a word sees all that this process wrote before.
+        words::store(&self.lane(region, 0)[range], words);
     }
 }
 
@@ -131,6 +122,6 @@ impl Window {
     /// # Panics
     /// If the region is exclusive, or the words are not all inside it.
     pub fn write(&self, region: RegionId, offset: u32, words: &[u64]) {
-        self.0.write_open(region, offset, words.iter().copied());
+        self.0.write_open(region, offset, words);
     }
 }
