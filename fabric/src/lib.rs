@@ -25,7 +25,6 @@ pub mod sim;
 mod sync;
 #[cfg(not(loom))]
 pub mod verbs;
-// Under loom nothing moves two words at a time.
 mod words;
 
 pub use contract::{

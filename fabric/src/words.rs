@@ -7,17 +7,7 @@
 //! shared side is aligned (checked), the private side is any slice. A plain copy, or a vector
 //! intrinsic, would be a data race in Rust's model; atomics of the language are not combined.
 
-#[cfg(all(target_arch = "x86_64", not(loom)))]
-use std::arch::{asm, is_x86_feature_detected};
-
 use crate::sync::{AtomicU64, Ordering};
-
-/// Words that one round of a block moves: a cache line.
-#[cfg(all(target_arch = "x86_64", not(loom)))]
-const ROUND: usize = 8;
-/// Fewer words than this are moved one by one.
-#[cfg(all(target_arch = "x86_64", not(loom)))]
-const LONG: usize = 16;
 
 /// Stores words upwards, each as a release: a reader that sees one sees all that were stored
 /// before.
@@ -28,8 +18,8 @@ const LONG: usize = 16;
 pub(crate) fn store(cells: &[AtomicU64], words: &[u64]) {
     assert_eq!(cells.len(), words.len(), "a cell for each word");
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    if cells.len() >= LONG && is_x86_feature_detected!("avx") {
-        return store_long(cells, words);
+    if pairs::serve(cells.len()) {
+        return pairs::store(cells, words);
     }
     store_each(cells, words);
 }
@@ -43,8 +33,8 @@ pub(crate) fn store(cells: &[AtomicU64], words: &[u64]) {
 pub(crate) fn load(cells: &[AtomicU64], words: &mut [u64]) {
     assert_eq!(cells.len(), words.len(), "a cell for each word");
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    if cells.len() >= LONG && is_x86_feature_detected!("avx") {
-        return load_long(cells, words);
+    if pairs::serve(cells.len()) {
+        return pairs::load(cells, words);
     }
     load_each(cells, words);
 }
@@ -63,84 +53,99 @@ fn load_each(cells: &[AtomicU64], words: &mut [u64]) {
     }
 }
 
-/// How many words come before the first aligned pair, and how many rounds there are from there.
 #[cfg(all(target_arch = "x86_64", not(loom)))]
-#[inline]
-fn rounds(cells: &[AtomicU64]) -> (usize, usize) {
-    let before = usize::from(!cells.as_ptr().addr().is_multiple_of(16));
-    (before, (cells.len() - before) / ROUND)
-}
+mod pairs {
+    use std::arch::{asm, is_x86_feature_detected};
 
-#[cfg(all(target_arch = "x86_64", not(loom)))]
-fn store_long(cells: &[AtomicU64], words: &[u64]) {
-    let (before, rounds) = rounds(cells);
-    let after = before + rounds * ROUND;
-    assert!(rounds > 0, "the block moves at least one round");
-    store_each(&cells[..before], &words[..before]);
-    // SAFETY: both ranges have `rounds` times 64 bytes and live until the block ends, `to` is
-    // aligned; for the rest see the module's proof.
-    unsafe {
-        asm!(
-            "2:",
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + 32]",
-            "movups {d}, [{from} + 48]",
-            "movaps [{to}], {a}",
-            "movaps [{to} + 16], {b}",
-            "movaps [{to} + 32], {c}",
-            "movaps [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {rounds}",
-            "jnz 2b",
-            from = inout(reg) words[before..after].as_ptr() => _,
-            to = inout(reg) cells[before..after].as_ptr() => _,
-            rounds = inout(reg) rounds => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack)
-        );
-    }
-    store_each(&cells[after..], &words[after..]);
-}
+    use super::{AtomicU64, load_each, store_each};
 
-#[cfg(all(target_arch = "x86_64", not(loom)))]
-fn load_long(cells: &[AtomicU64], words: &mut [u64]) {
-    let (before, rounds) = rounds(cells);
-    let after = before + rounds * ROUND;
-    assert!(rounds > 0, "the block moves at least one round");
-    load_each(&cells[..before], &mut words[..before]);
-    // SAFETY: both ranges have `rounds` times 64 bytes and live until the block ends, `from` is
-    // aligned; for the rest see the module's proof.
-    unsafe {
-        asm!(
-            "2:",
-            "movaps {a}, [{from}]",
-            "movaps {b}, [{from} + 16]",
-            "movaps {c}, [{from} + 32]",
-            "movaps {d}, [{from} + 48]",
-            "movups [{to}], {a}",
-            "movups [{to} + 16], {b}",
-            "movups [{to} + 32], {c}",
-            "movups [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {rounds}",
-            "jnz 2b",
-            from = inout(reg) cells[before..after].as_ptr() => _,
-            to = inout(reg) words[before..after].as_mut_ptr() => _,
-            rounds = inout(reg) rounds => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack)
-        );
+    /// Words that one round of a block moves: a cache line.
+    const ROUND: usize = 8;
+    /// Fewer words than this are moved one by one.
+    const LONG: usize = 16;
+
+    /// Whether so many words are moved in pairs.
+    #[inline]
+    pub(super) fn serve(words: usize) -> bool {
+        words >= LONG && is_x86_feature_detected!("avx")
     }
-    load_each(&cells[after..], &mut words[after..]);
+
+    /// How many words come before the first aligned pair, and how many rounds there are from there.
+    #[inline]
+    fn rounds(cells: &[AtomicU64]) -> (usize, usize) {
+        let before = usize::from(!cells.as_ptr().addr().is_multiple_of(16));
+        (before, (cells.len() - before) / ROUND)
+    }
+
+    pub(super) fn store(cells: &[AtomicU64], words: &[u64]) {
+        let (before, rounds) = rounds(cells);
+        let after = before + rounds * ROUND;
+        assert!(rounds > 0, "the block moves at least one round");
+        store_each(&cells[..before], &words[..before]);
+        // SAFETY: both ranges have `rounds` times 64 bytes and live until the block ends, `to` is
+        // aligned; for the rest see the module's proof.
+        unsafe {
+            asm!(
+                "2:",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                "movaps [{to}], {a}",
+                "movaps [{to} + 16], {b}",
+                "movaps [{to} + 32], {c}",
+                "movaps [{to} + 48], {d}",
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {rounds}",
+                "jnz 2b",
+                from = inout(reg) words[before..after].as_ptr() => _,
+                to = inout(reg) cells[before..after].as_ptr() => _,
+                rounds = inout(reg) rounds => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            );
+        }
+        store_each(&cells[after..], &words[after..]);
+    }
+
+    pub(super) fn load(cells: &[AtomicU64], words: &mut [u64]) {
+        let (before, rounds) = rounds(cells);
+        let after = before + rounds * ROUND;
+        assert!(rounds > 0, "the block moves at least one round");
+        load_each(&cells[..before], &mut words[..before]);
+        // SAFETY: both ranges have `rounds` times 64 bytes and live until the block ends, `from` is
+        // aligned; for the rest see the module's proof.
+        unsafe {
+            asm!(
+                "2:",
+                "movaps {a}, [{from}]",
+                "movaps {b}, [{from} + 16]",
+                "movaps {c}, [{from} + 32]",
+                "movaps {d}, [{from} + 48]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + 32], {c}",
+                "movups [{to} + 48], {d}",
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {rounds}",
+                "jnz 2b",
+                from = inout(reg) cells[before..after].as_ptr() => _,
+                to = inout(reg) words[before..after].as_mut_ptr() => _,
+                rounds = inout(reg) rounds => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            );
+        }
+        load_each(&cells[after..], &mut words[after..]);
+    }
 }
 
 #[cfg(all(test, not(loom)))]

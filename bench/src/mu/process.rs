@@ -29,6 +29,8 @@ pub(super) const REPLICAS: u8 = 3;
 const ACKNOWLEDGED: RegionId = RegionId(2);
 /// Words that an idle follower zeroes at a time, for grants to come.
 const SWEEP: usize = 1_024;
+/// Bytes of a ring: what the second cache of one core holds.
+const RING: usize = 1 << 20;
 const CLIENT: ClientId = ClientId { gateway: 9, incarnation: Incarnation(1) };
 
 /// Times: the heartbeat's alone is measured. What else is late on shared cores is no defect.
@@ -36,18 +38,24 @@ fn timing(seat: &Seat) -> Timing {
     Timing { heartbeat: seat.heartbeat, stall: 1_000_000, ..Timing::default() }
 }
 
-/// The default slots where requests fit, else larger ones, and fewer of them.
-fn limits(work: Work) -> Limits {
+/// Slots as long as the requests, in a ring that caches hold: where the words of a slot come from
+/// memory and go back there a lap later, that takes most of the time. Fail-overs have the default
+/// slots.
+pub(super) fn limits(work: Work) -> Limits {
     let outstanding = work.outstanding();
     // A would-be leader finds what was outstanding, and mostly no more.
     let read_slots = outstanding.min(8) as u32 + 1;
     let default = Limits { outstanding, batch: 1, read_slots, ..Limits::default() };
-    let lacks = work.request_bytes().saturating_sub(default.body_bytes());
-    if lacks == 0 {
+    if matches!(work, Work::FailOver) {
         return default;
     }
-    let slot_words = (default.slot_words + lacks.div_ceil(8) as u32).next_multiple_of(8);
-    Limits { slots: 512, kept: 2_048, slot_words, ..default }
+    let overhead = default.slot_words as usize * 8 - default.body_bytes();
+    let slot_words = (work.request_bytes() + overhead).div_ceil(64) * 8;
+    // Of latency a lap must take long: at its end the leader may wait for a follower that has no
+    // core.
+    let least = if matches!(work, Work::Latency(_)) { 512 } else { 32 };
+    let slots = (RING / (8 * slot_words)).clamp(least, default.slots as usize) as u32;
+    Limits { slots, kept: 2 * slots, slot_words: slot_words as u32, ..default }
 }
 
 struct Own(Window);

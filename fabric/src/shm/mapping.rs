@@ -1,5 +1,5 @@
-//! The only unsafe code of shared memory: a sealed memfd, mapped as atomic words, and a hint to the
-//! processor about them.
+//! The unsafe code of shared memory but for long copies (`crate::words`): a sealed memfd, mapped as
+//! atomic words, and a hint to the processor about them.
 //!
 //! Proof: the pointer is that of a shared mapping of `len` words that lives until `drop`, and the
 //! slices that are lent out live no longer than `self`. The seals forbid that anybody ever shrinks
