@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -84,20 +85,22 @@ pub type Rates = Vec<(Work, f64)>;
 /// Lets threads of a run start together, and times each.
 pub(crate) struct Timer {
     clock: Clock,
-    pin: bool,
+    /// Where threads are kept, one after the other; empty if they go where they are put.
+    cores: Vec<usize>,
     start: Barrier,
 }
 
 impl Timer {
+    /// For a thread that is not kept to a core itself: its cores are those that are shared out.
     pub(crate) fn new(life: &Life) -> Self {
         let start = Barrier::new(life.threads as usize);
-        Timer { clock: life.clock, pin: life.pin, start }
+        Timer { clock: life.clock, cores: if life.pin { cores() } else { vec![] }, start }
     }
 
     /// Runs `work` as thread number `thread` once all are there, and says how long it took.
     pub(crate) fn time(&self, thread: u64, work: impl FnOnce()) -> Duration {
-        if self.pin {
-            pin_to(thread);
+        if !self.cores.is_empty() {
+            keep_to(self.cores[thread as usize % self.cores.len()]);
         }
         self.start.wait();
         let (wall, cpu) = (Instant::now(), cpu_time());
@@ -114,11 +117,16 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The cores that this thread may run on. The system may refuse to tell: then none.
+fn cores() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
+}
+
 /// Keeps this thread to one core. The system may refuse: then it stays where it is put.
-fn pin_to(thread: u64) {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let mut set = rustix::thread::CpuSet::new();
-    set.set((thread % cores) as usize);
+fn keep_to(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
@@ -315,5 +323,24 @@ mod tests {
         let life = Life { threads: 1, clock: Clock::Cpu, ..life(Form::Binary) };
         let slept = Timer::new(&life).time(0, || thread::sleep(Duration::from_millis(50)));
         assert!(slept < Duration::from_millis(40), "{slept:?}");
+    }
+
+    #[test]
+    fn threads_keep_cores_of_their_own_from_one_phase_to_the_next() {
+        let life = Life { threads: 2, pin: true, ..life(Form::Binary) };
+        let phases = &[Timer::new(&life), Timer::new(&life)];
+        let at = |t: u64| {
+            let mut at = vec![];
+            for timer in phases {
+                timer.time(t, || at.push(cores()));
+            }
+            at
+        };
+        let seen: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..2).map(|t| scope.spawn(move || at(t))).collect();
+            threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+        });
+        assert!(seen.iter().all(|at| at[0].len() == 1 && at[0] == at[1]), "{seen:?}");
+        assert!(cores().len() < 2 || seen[0] != seen[1], "{seen:?}");
     }
 }
