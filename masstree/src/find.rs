@@ -17,7 +17,7 @@ use crate::{
 
 /// The cache lines of a border.
 pub(crate) const BORDER_LINES: usize = 6;
-const INTERIOR_LINES: usize = 4;
+const INTERIOR_LINES: usize = 12;
 
 /// The cache lines of a border that a lookup may need: the last is for long keys only.
 pub(crate) fn border_lines(class: u8) -> usize {

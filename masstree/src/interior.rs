@@ -17,8 +17,12 @@ use crate::{
     slab::Size,
 };
 
-/// Keys per node: one less than in the paper, so that a node is four cache lines and not five.
-const WIDTH: usize = 14;
+/// Keys per node: three times the paper's, as many as fit twelve cache lines. A tree has two levels
+/// less for it, each of which is a wait for memory or for a branch.
+const WIDTH: usize = 46;
+
+/// Keys that a search passes over at a time.
+const STRIDE: usize = 8;
 
 /// An interior node.
 #[repr(C, align(64))]
@@ -32,7 +36,7 @@ pub(crate) struct Interior {
 }
 
 #[cfg(all(not(loom), target_pointer_width = "64"))]
-const _: () = assert!(size_of::<Interior>() == 4 * 64);
+const _: () = assert!(size_of::<Interior>() == 12 * 64);
 
 impl Interior {
     /// A new interior, locked, without keys or children.
@@ -80,13 +84,17 @@ impl Interior {
         self.nkeys() == WIDTH
     }
 
-    /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8. Counting all smaller keys
-    /// without a branch saves the misprediction, but then the next node's address waits for the
-    /// keys: lookups of sequential keys no longer overlap, and do 9 instead of 25 million a second.
+    /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8, first in strides. Counting all
+    /// smaller keys without a branch saves the mispredictions, but then the next node's address
+    /// waits for the keys: with 15 keys a node and 10 million keys lookups were slower by a fifth,
+    /// at random as in order.
     #[inline(always)]
     pub(crate) fn child_for<'g>(&self, slice: u64, guard: &'g Guard) -> Option<Ref<'g, Node>> {
         let nkeys = self.nkeys();
         let mut index = 0;
+        while index + STRIDE <= nkeys && slice >= self.keyslice[index + STRIDE - 1].load() {
+            index += STRIDE;
+        }
         while index < nkeys && slice >= self.keyslice[index].load() {
             index += 1;
         }

@@ -193,8 +193,9 @@ fn border_split_under_a_get() {
 #[test]
 fn insert_meets_a_stale_separator() {
     let mut met = 0;
-    for start in (500..3500).step_by(75) {
-        let tree = tree_of((0..4000).map(|i| n(i * 10)));
+    // Around the first key below the second interior of the second level.
+    for start in (30_000..33_000).step_by(75) {
+        let tree = tree_of((0..40_000).map(|i| n(i * 10)));
         let removed = Rc::new(Cell::new(0));
         let inserted = Rc::new(Cell::new(Vec::new()));
         let (last, keys) = (removed.clone(), inserted.clone());

@@ -52,7 +52,7 @@ fn role(id: u64) -> Role {
 }
 
 const KEYS: [Keys; 5] = [
-    Keys { name: "one slice", key: |id| id.to_be_bytes().to_vec(), ids: 20_000 },
+    Keys { name: "one slice", key: |id| id.to_be_bytes().to_vec(), ids: 60_000 },
     Keys { name: "few", key: |id| vec![id as u8 / 4; id as usize % 30], ids: 256 },
     Keys {
         name: "layers that come and go",
