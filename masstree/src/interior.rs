@@ -86,7 +86,7 @@ impl Interior {
 
     /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8, first in strides. Counting all
     /// smaller keys without a branch saves the mispredictions, but then the next node's address
-    /// waits for the keys: with 15 keys a node and 10 million keys lookups were slower by a fifth,
+    /// waits for the keys: with 14 keys a node and 10 million keys lookups were slower by a fifth,
     /// at random as in order.
     #[inline(always)]
     pub(crate) fn child_for<'g>(&self, slice: u64, guard: &'g Guard) -> Option<Ref<'g, Node>> {
