@@ -33,9 +33,6 @@ pub enum Error {
     /// The group's state is gone (durability `memory` after a crash of its majority): this session
     /// is over. An operator has to start the group over.
     StateLost,
-    /// [`Terms::durable`](crate::Terms::durable) in a group that orders by nopaxos in durability
-    /// `lazy`: its clients are not told what is durable.
-    NotDurable,
     /// Too many requests are neither answered nor fetched: call
     /// [`Session::poll`](crate::Session::poll) and fetch answers.
     Full,
@@ -87,7 +84,6 @@ impl Error {
             | Error::Unreachable { .. }
             | Error::Dropped
             | Error::Full
-            | Error::NotDurable
             | Error::TooLong { .. }
             | Error::NoCommand(_) => Outcome::NotExecuted,
         }
@@ -136,10 +132,6 @@ impl fmt::Display for Error {
             Error::TooLong { length, limit } => {
                 write!(f, "a request of {length} bytes is over the limit of {limit}: send less")
             }
-            Error::NotDurable => f.write_str(
-                "a group that orders by nopaxos in durability lazy does not tell its clients when \
-                 something is durable: ask without, or choose durability sync",
-            ),
             Error::AnswerTooLong => {
                 f.write_str("executed, but the answer is too long to be sent: ask for less")
             }

@@ -123,7 +123,9 @@ impl Machine {
         match self {
             Machine::Asking(client) => client.submit(now, body, durable, sends),
             Machine::Counting(counting) if counting.is_held() => None,
-            Machine::Counting(counting) => counting.client.submit(now, body, &mut counting.sends),
+            Machine::Counting(counting) => {
+                counting.client.submit(now, body, durable, &mut counting.sends)
+            }
         }
     }
 

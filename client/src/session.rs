@@ -230,15 +230,12 @@ impl Session {
     /// order in which they are submitted, up to 32 of them under way; more wait here.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::TooLong`], [`Error::NotDurable`], or the session's end. It was not
-    /// submitted then.
+    /// [`Error::Full`], [`Error::TooLong`], or the session's end. It was not submitted then.
     pub fn submit(&mut self, body: Bytes, terms: Terms) -> Result<Ticket, Error> {
-        // Votes do not tell of the durable point.
-        if terms.durable && self.machine.logs_reads() && self.durability == Durability::Lazy {
-            return Err(Error::NotDurable);
-        }
         let flight = self.open(&body, terms)?;
-        self.writes.push_back(Waiting { flight, body, durable: terms.durable });
+        // Elsewhere an answer promises already all that there is to promise.
+        let durable = terms.durable && self.durability == Durability::Lazy;
+        self.writes.push_back(Waiting { flight, body, durable });
         Ok(flight.ticket)
     }
 

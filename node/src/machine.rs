@@ -64,7 +64,7 @@ impl Machine {
     ) -> Option<RequestNumber> {
         match self {
             Machine::Asking(client) => client.submit(now, body, durable, &mut out.replicas),
-            Machine::Counting(counting) => counting.client.submit(now, body, &mut out.group),
+            Machine::Counting(counting) => counting.client.submit(now, body, false, &mut out.group),
         }
     }
 

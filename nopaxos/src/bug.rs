@@ -50,4 +50,8 @@ pub enum Bug {
     SettlesAtOnce,
     /// The vote for a view leaves before the view is on disk.
     VoteBeforeStored,
+    /// The leader answers at once what was to be answered when it is durable.
+    AnswersBeforeDurable,
+    /// A view is given up before it is on disk.
+    SuspectsBeforeStored,
 }

@@ -78,6 +78,8 @@ struct Heard {
 #[derive(Debug)]
 struct Asked {
     body: Bytes,
+    /// It is done when the durable point covers it.
+    durable: bool,
     again: bool,
     resend_at: u64,
     sent_at: u64,
@@ -86,9 +88,9 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(body: Bytes, again: bool) -> Asked {
+    fn new(body: Bytes, durable: bool, again: bool) -> Asked {
         let heard = [const { None }; MAX_REPLICAS as usize];
-        Asked { body, again, resend_at: 0, sent_at: 0, tries: 0, heard }
+        Asked { body, durable, again, resend_at: 0, sent_at: 0, tries: 0, heard }
     }
 }
 
@@ -201,13 +203,15 @@ impl Client {
         self.retired
     }
 
-    /// Sends a request: appends to `sends` what goes where. `None`, and
+    /// Sends a request: appends to `sends` what goes where. With `durable` it is done when the
+    /// durable point covers it, which in durability `sync` is more than is needed. `None`, and
     /// nothing is sent, if [`MAX_OUTSTANDING`] requests from the oldest one on are not done, or one
     /// is not and too many bytes are kept until they are durable.
     pub fn submit(
         &mut self,
         now: Now,
         body: Bytes,
+        durable: bool,
         sends: &mut Vec<Send>,
     ) -> Option<RequestNumber> {
         let is_full = self.tentative_bytes > TENTATIVE_BYTES && !self.asked.is_empty();
@@ -215,7 +219,7 @@ impl Client {
             return None;
         }
         self.last = self.last.next();
-        self.asked.insert(self.last, Asked::new(body, false));
+        self.asked.insert(self.last, Asked::new(body, durable, false));
         self.send(now, self.last, sends);
         Some(self.last)
     }
@@ -232,7 +236,7 @@ impl Client {
         asked.sent_at = now.micros;
         asked.resend_at = now.micros + (self.retry << asked.tries.min(MOST_DOUBLINGS));
         asked.tries += 1;
-        let (client, body) = (self.id, asked.body.clone());
+        let (client, body, durable) = (self.id, asked.body.clone(), asked.durable);
         let mut request = Request { client, number, oldest_unanswered, body };
         let content = if request.body.len() <= self.datagram {
             Content::Whole(request)
@@ -243,7 +247,7 @@ impl Client {
         };
         let mut payload = Vec::new();
         let (unix_ms, expected) = (now.unix_ms, self.expected);
-        Ordered { unix_ms, expected, content }.encode(&mut payload);
+        Ordered { unix_ms, expected, durable, content }.encode(&mut payload);
         sends.push(Send::Sequencer(payload.into()));
     }
 
@@ -309,10 +313,19 @@ impl Client {
             }
             Outcome::MustLog => return None,
         };
-        let heard = &mut self.asked.get_mut(&number)?.heard[reply.from.index()];
-        let is_news = heard
-            .as_ref()
-            .is_none_or(|old| (old.life, old.view, old.position.op) < (life, view, position.op));
+        let asked = self.asked.get_mut(&number)?;
+        if asked.durable && is_leaders && durable.op < position.op {
+            // It does not know that this is to be durable.
+            asked.resend_at = now.micros + self.retry;
+        } else if asked.durable && asked.heard.iter().all(Option::is_none) {
+            // It is ordered, and the answer takes as long as the disks do.
+            asked.resend_at = now.micros + (self.retry << MOST_DOUBLINGS);
+        }
+        let heard = &mut asked.heard[reply.from.index()];
+        let is_news = heard.as_ref().is_none_or(|old| {
+            let before = (old.life, old.view, old.position.op, old.durable.op);
+            before < (life, view, position.op, durable.op)
+        });
         if is_news {
             *heard = Some(Heard { life, view, position, durable, members, body });
         }
@@ -347,7 +360,7 @@ impl Client {
         for (number, (_, body)) in lost {
             self.tentative_bytes -= body.len();
             if !self.bug(Bug::ReplaysNothing) {
-                self.asked.insert(number, Asked::new(body, true));
+                self.asked.insert(number, Asked::new(body, false, true));
             }
         }
         self.loss = Some(Loss { last, kept, dropped: Vec::new(), replayed });
@@ -389,7 +402,9 @@ impl Client {
     /// Whether present lives of a quorum, the leader's among them, agree on view and slot.
     fn finish(&mut self, number: RequestNumber) -> Option<Finished> {
         let count_dead = self.bug(Bug::ClientCountsTheDead);
-        let heard = &self.asked.get(&number)?.heard;
+        let Asked { heard, durable, .. } = self.asked.get(&number)?;
+        let hasty = !durable || self.bug(Bug::AnswersBeforeDurable);
+        let waits = |leader: &Heard| !hasty && leader.durable.op < leader.position.op;
         let counts = |&(id, heard): &(usize, &Heard)| {
             count_dead || heard.life >= self.lives.of(ReplicaId(id as u8))
         };
@@ -406,7 +421,8 @@ impl Client {
             let agrees = |id: ReplicaId| all().any(|(of, other)| of == id.index() && same(other));
             leader.members.is_quorum(agrees)
         };
-        let (_, leader) = all().find(|&(id, heard)| (any || leads(id, heard)) && agreed(heard))?;
+        let may_end = |heard: &Heard| agreed(heard) && !waits(heard);
+        let (_, leader) = all().find(|&(id, heard)| (any || leads(id, heard)) && may_end(heard))?;
         let Heard { view, position, durable, .. } = *leader;
         let body = leader.body.clone();
         let asked = self.asked.remove(&number).expect("just seen");

@@ -30,7 +30,7 @@ impl Default for Timing {
             heartbeat: 10_000,
             election: 50_000,
             jitter: 20_000,
-            stall: 500_000,
+            stall: 2_000_000,
             gap: 500,
             retry: 5_000,
             patience: 1_000_000,

@@ -62,6 +62,8 @@ pub struct Ordered {
     /// acknowledged requests can be lost (durability `lazy`) the request is a NO-OP in any other
     /// view, and the client is told what the log has of its own.
     pub expected: View,
+    /// The leader's reply waits until the durable point covers the request.
+    pub durable: bool,
     /// What to execute.
     pub content: Content,
 }
@@ -72,6 +74,7 @@ impl Ordered {
         let mut out = Writer::new(out);
         out.u64(self.unix_ms);
         out.u64(self.expected.0);
+        out.u8(u8::from(self.durable));
         match &self.content {
             Content::Whole(request) => {
                 out.u8(0);
@@ -91,7 +94,12 @@ impl Ordered {
     /// If the bytes are none.
     pub fn decode(bytes: Bytes) -> Result<Ordered, Malformed> {
         let mut from = Reader::new(bytes);
-        let (unix_ms, expected, kind) = (from.u64()?, from.view()?, from.u8()?);
+        let (unix_ms, expected) = (from.u64()?, from.view()?);
+        let durable = match from.u8()? {
+            flag @ 0..=1 => flag == 1,
+            _ => return Err(Malformed),
+        };
+        let kind = from.u8()?;
         let request = Request::decode(&mut from)?;
         let content = match kind {
             0 => Content::Whole(request),
@@ -102,7 +110,7 @@ impl Ordered {
             _ => return Err(Malformed),
         };
         from.finish()?;
-        Ok(Ordered { unix_ms, expected, content })
+        Ok(Ordered { unix_ms, expected, durable, content })
     }
 }
 

@@ -51,9 +51,13 @@ impl Replica {
                 self.note_stranger(ordered);
                 Some(self.no_op(slot))
             }
-            Some(ordered) => self
-                .whole_request(slot, ordered)
-                .map(|request| self.request_entry(slot, ordered.unix_ms, request)),
+            Some(ordered) => {
+                if ordered.durable {
+                    self.raised.insert(slot);
+                }
+                self.whole_request(slot, ordered)
+                    .map(|request| self.request_entry(slot, ordered.unix_ms, request))
+            }
         };
         let Some(entry) = entry else {
             return self.expect(sequence.saturating_add(1)); // its body was dropped
@@ -155,7 +159,9 @@ impl Replica {
             let Some(request) = requests.first() else { continue };
             let content = crate::event::Content::Whole(request.clone());
             // It is in this view because its client has seen this view's log.
-            let ordered = Ordered { unix_ms: *unix_ms, expected: self.view(), content };
+            let (unix_ms, expected) = (*unix_ms, self.view());
+            let durable = self.raised.contains(&entry.viewstamp.op);
+            let ordered = Ordered { unix_ms, expected, durable, content };
             let sequence = first + (above + index as u64 - slot.0);
             self.hold(self.view.session, sequence, Arc::new(ordered));
         }
@@ -174,7 +180,10 @@ impl Replica {
                 continue;
             }
             if self.leads() {
-                out.push(Output::Answer(self.answered));
+                let waits = self.raised.contains(&self.answered);
+                if !waits || self.bug(Bug::AnswersBeforeDurable) {
+                    out.push(Output::Answer(self.answered));
+                }
             } else {
                 self.reply(self.answered, out);
             }
@@ -187,6 +196,16 @@ impl Replica {
             let through = self.answered.max(self.sync_point);
             out.push(Output::Commit { through, reply: false });
             out.push(Output::Stable(through));
+        }
+    }
+
+    /// The durable point has come to `through`: the leader answers what has waited for that.
+    pub(crate) fn answer_raised(&mut self, through: OpNumber, out: &mut Out) {
+        while let Some(slot) = self.raised.first().copied().filter(|&slot| slot <= through) {
+            self.raised.remove(&slot);
+            if self.leads() {
+                out.push(Output::Answer(slot));
+            }
         }
     }
 

@@ -94,6 +94,8 @@ pub struct Replica {
     /// Replies for slots up to here were sent, in this view.
     pub(crate) answered: OpNumber,
     pub(crate) last_no_op: OpNumber,
+    /// Slots whose answers wait until the durable point covers them.
+    pub(crate) raised: BTreeSet<OpNumber>,
     /// Clients whose last request expected another view: its number, and the view.
     pub(crate) strangers: BTreeMap<ClientId, (RequestNumber, View)>,
     pub(crate) bodies: Bodies,
@@ -139,6 +141,7 @@ impl Replica {
             executed: OpNumber(0),
             answered: OpNumber(0),
             last_no_op: OpNumber(0),
+            raised: BTreeSet::new(),
             strangers: BTreeMap::new(),
             bodies: Bodies::default(),
             stores: Stores::default(),
@@ -407,7 +410,7 @@ impl Protocol for Replica {
                 self.on_message(now, from, incarnation, message, out);
             }
             Input::Event(event) => self.on_event(now, event, out),
-            Input::Stored(number) => self.on_stored(number),
+            Input::Stored(number) => self.on_stored(now, number),
             Input::CheckpointWritten { position, bytes } => {
                 self.on_checkpoint_written(position, bytes);
             }

@@ -178,6 +178,7 @@ impl Replica {
         self.answered = self.answered.min(keep);
         self.sync_point = self.sync_point.min(keep);
         self.last_no_op = self.last_no_op.min(keep);
+        self.raised.split_off(&keep.next());
     }
 
     /// Puts the log on a checkpoint that is in the executor. Slots above it stay if they follow.

@@ -87,8 +87,12 @@ impl Replica {
         if new_view.is_none() && append.is_empty() && truncate.is_none() && reset.is_none() {
             return;
         }
-        // Votes, replies behind a NO-OP, and clients that were told nothing yet wait for these.
-        let awaited = |entry: &Arc<Entry>| entry.content == Content::ViewStart || is_no_op(entry);
+        // Votes, replies behind a NO-OP, clients that were told nothing yet, and what asked for it
+        // wait for these.
+        let awaited = |entry: &Arc<Entry>| {
+            let raised = self.raised.contains(&entry.viewstamp.op);
+            raised || entry.content == Content::ViewStart || is_no_op(entry)
+        };
         let awaited = new_view.is_some() || append.iter().any(awaited);
         stores.issued = self.log.last().op;
         let disk = match self.config.durability {
@@ -110,8 +114,12 @@ impl Replica {
         }
     }
 
-    pub(crate) fn on_stored(&mut self, number: StoreNumber) {
+    pub(crate) fn on_stored(&mut self, now: Now, number: StoreNumber) {
+        let before = self.view_is_stored();
         self.stores.known.on_stored(number);
+        if !before && self.view_is_stored() {
+            self.view_was_stored(now);
+        }
     }
 
     /// Whether the present view is on disk: before that nothing is said in it.

@@ -81,7 +81,8 @@ impl Replica {
         let Limits { sync_every, unstable_bytes, .. } = self.config.limits;
         let told = self.sync.prepared.max(self.sync_point);
         let bytes = self.log.bytes_above(told).saturating_sub(self.log.bytes_above(self.answered));
-        if self.answered.0 >= told.0 + sync_every || bytes > unstable_bytes / SYNCS_A_BOUND {
+        let is_much = self.answered.0 >= told.0 + sync_every;
+        if is_much || bytes > unstable_bytes / SYNCS_A_BOUND || self.raised_above(told) {
             self.sync.prepare_due = true;
         }
         if core::mem::take(&mut self.sync.prepare_due) {
@@ -99,6 +100,14 @@ impl Replica {
         if (self.sync_point, self.durable_point) != before {
             self.broadcast(self.sync_commit(), out);
         }
+    }
+
+    /// Whether there is something above `told` that only has to be synchronised to be durable, or
+    /// on the followers' disks, too.
+    fn raised_above(&self, told: OpNumber) -> bool {
+        let own = if self.logs() { self.stores.disk() } else { self.answered };
+        let last = self.raised.range(..=own.min(self.answered)).next_back();
+        last.is_some_and(|&slot| slot > told)
     }
 
     /// Step 1.
@@ -222,6 +231,7 @@ impl Replica {
         out.push(Output::Commit { through, reply: false });
         if self.config.durability != Durability::Lazy {
             self.durable_point = through;
+            self.answer_raised(through, out);
             out.push(Output::Stable(through));
             self.consider_checkpoint(out);
         }
@@ -232,6 +242,7 @@ impl Replica {
         let through = through.min(self.sync_point);
         if self.config.durability == Durability::Lazy && through > self.durable_point {
             self.durable_point = through;
+            self.answer_raised(through, out);
             out.push(Output::Stable(through));
             self.consider_checkpoint(out);
         }

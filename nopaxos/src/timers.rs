@@ -2,6 +2,7 @@
 
 use smr::Now;
 
+use crate::bug::Bug;
 use crate::config::Config;
 use crate::message::Body;
 use crate::replica::{Out, Replica, Status};
@@ -36,6 +37,14 @@ impl Replica {
         self.suspect_later(now);
     }
 
+    /// The present view is on disk. Whom its start depends on may need as long for that.
+    pub(crate) fn view_was_stored(&mut self, now: Now) {
+        let took = (now.micros - self.change.changed_at).min(self.config.timing.stall);
+        if self.status == Status::ViewChange {
+            self.suspect_later(Now { micros: now.micros + took, ..now });
+        }
+    }
+
     /// The leader speaks, and its log ends here. One that gets no requests while others do is of no
     /// use: leadership follows progress.
     pub(crate) fn heard_leader(&mut self, now: Now, through: smr::OpNumber) {
@@ -49,6 +58,13 @@ impl Replica {
         }
     }
 
+    /// Who has not stored this view could not vote in the next one either, however slow its disk
+    /// is.
+    fn may_suspect(&self) -> bool {
+        let waits = self.view_is_stored() || self.bug(Bug::SuspectsBeforeStored);
+        waits && !self.leads() && self.status != Status::Recovering
+    }
+
     fn waits(&self) -> bool {
         self.status != Status::Normal
             || self.transfer.is_some()
@@ -59,7 +75,7 @@ impl Replica {
         let timing = &self.config.timing;
         let (leads, timers) = (self.leads(), &self.timers);
         let heartbeat = leads.then_some(timers.heartbeat_at);
-        let suspect = (!leads && self.status != Status::Recovering).then_some(timers.suspect_at);
+        let suspect = self.may_suspect().then_some(timers.suspect_at);
         let retry = self.waits().then_some(timers.retry_at);
         let gaps = if self.view_is_stored() {
             self.gaps.next_at(leads, self.is_full(), timing)
@@ -84,8 +100,7 @@ impl Replica {
             self.timers.retry_at = now.micros + timing.retry;
             self.retry(now, out);
         }
-        let is_late = now.micros >= self.timers.suspect_at;
-        if is_late && !self.leads() && self.status != Status::Recovering {
+        if self.may_suspect() && now.micros >= self.timers.suspect_at {
             self.timers.suspect_at = now.micros + timing.retry;
             self.suspect(now, out);
         }

@@ -83,6 +83,7 @@ impl Replica {
         self.gaps.clear();
         self.gap_promises.clear();
         self.strangers.clear();
+        self.raised.clear();
         self.bodies.forget_wanted();
         self.sync.begin(OpNumber(0));
         self.change.begin(now);

@@ -80,7 +80,7 @@ fn messages_survive_their_bytes() {
 fn payloads_and_replies_survive_their_bytes() {
     let contents = [Content::Whole(request(b"set")), Content::Digest(request(b""), [3; 32])];
     for content in contents {
-        let ordered = Ordered { unix_ms: 12, expected: View(5), content };
+        let ordered = Ordered { unix_ms: 12, expected: View(5), durable: true, content };
         let mut bytes = Vec::new();
         ordered.encode(&mut bytes);
         assert_eq!(Ordered::decode(Bytes::copy_from_slice(&bytes)), Ok(ordered));

@@ -8,12 +8,12 @@ use common::Plan;
 use common::faults::storm;
 use common::stories::{
     members_leave_before_others_have_their_log, promise_of_a_former_life, reply_of_a_former_life,
-    start_view_of_a_former_life, without_a_quorum,
+    slow_disks, start_view_of_a_former_life, without_a_quorum,
 };
 use nopaxos::Bug;
 use smr::Durability;
 
-const BUGS: [Bug; 23] = [
+const BUGS: [Bug; 25] = [
     Bug::ClientCountsTheDead,
     Bug::CountsTheDead,
     Bug::ClientForgetsTheLeader,
@@ -37,6 +37,8 @@ const BUGS: [Bug; 23] = [
     Bug::CountsTheNewAlone,
     Bug::CountsStrangers,
     Bug::SettlesAtOnce,
+    Bug::SuspectsBeforeStored,
+    Bug::AnswersBeforeDurable,
 ];
 
 /// What a seed decides where this defect shows most often.
@@ -49,6 +51,10 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::ForgetsTheStable => (plan.durability, plan.disasters) = (Durability::Sync, true),
         Bug::ExpectsAnyView | Bug::NoOpUnstored | Bug::ReplaysNothing => {
             (plan.durability, plan.disasters) = (Durability::Lazy, true);
+        }
+        Bug::AnswersBeforeDurable => {
+            (plan.durability, plan.disasters) = (Durability::Lazy, true);
+            (plan.durable, plan.disk) = (1_000, 1_500);
         }
         _ => {}
     }
@@ -72,6 +78,7 @@ fn run(bug: Bug, with: bool, seed: u64) -> std::thread::Result<()> {
         Bug::CountsTheDead => drop(promise_of_a_former_life(patient)),
         Bug::RecoverWithoutQuorum => drop(start_view_of_a_former_life(patient)),
         Bug::TakesEverything => drop(without_a_quorum(calm)),
+        Bug::SuspectsBeforeStored => drop(slow_disks(calm, seed)),
         Bug::SettlesAtOnce => {
             drop(members_leave_before_others_have_their_log(Plan { replicas: 6, ..patient }));
         }

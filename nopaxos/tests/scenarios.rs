@@ -5,7 +5,7 @@ mod common;
 
 use common::stories::{
     idle, members_leave_before_others_have_their_log, promise_of_a_former_life,
-    reply_of_a_former_life, start_view_of_a_former_life, without_a_quorum,
+    reply_of_a_former_life, slow_disks, start_view_of_a_former_life, without_a_quorum,
 };
 use common::{Group, Plan};
 use nopaxos::{Body, Config, Limits, Lives, Message, Replica, Status, Suffix, Tally, ViewId};
@@ -285,6 +285,15 @@ fn a_leader_whose_disk_stalls_is_replaced() {
 }
 
 #[test]
+fn a_group_whose_disks_are_slower_than_elections_elects() {
+    for durability in [Durability::Memory, Durability::Sync, Durability::Lazy] {
+        for seed in 0..10 {
+            slow_disks(Plan { durability, think: 2_000, ..Plan::calm(3) }, seed);
+        }
+    }
+}
+
+#[test]
 fn gaps_are_agreed_on_in_batches() {
     let mut group = idle(Plan { client_window: 60, ..patient(3) });
     let (session, next) = group.next_message();
@@ -384,6 +393,33 @@ fn clients_learn_what_a_crash_of_all_has_taken() {
 fn what_a_crash_of_all_has_taken_is_sent_again_in_order() {
     // That each of them is there once, in the end, is checked when a group settles.
     assert!(lost_with_the_group(true) > 20, "disks were behind");
+}
+
+#[test]
+fn what_is_to_be_durable_waits_for_the_disks_alone_and_survives_a_crash_of_all() {
+    let mut lost = 0;
+    for seed in 0..10 {
+        let calm = Plan { durability: Durability::Lazy, ..patient(3) };
+        let mut group = Group::new(Plan { durable: 500, disk: 2_000, clients: 4, ..calm }, seed);
+        group.run(40_000, false);
+        let (mut hasty, mut durable) = (Vec::new(), Vec::new());
+        for one in &group.clients.operations[8..] {
+            let Some((at, ..)) = one.done else { continue };
+            if one.durable { durable.push(at - one.called) } else { hasty.push(at - one.called) }
+        }
+        assert!(hasty.len() > 30 && durable.len() > 20, "{} {}", hasty.len(), durable.len());
+        hasty.sort_unstable();
+        durable.sort_unstable();
+        let (hasty, durable) = (hasty[hasty.len() / 2], durable[durable.len() / 2]);
+        assert!(hasty <= 3 * calm.delay + 1, "{hasty}: it waits for no disk");
+        assert!((500..6_000).contains(&durable), "{durable}: two disks, and one round");
+        group.ids().for_each(|id| group.kill(id, group.now + 1_000));
+        group.run_for(40_000);
+        group.settle();
+        // That nothing of it was to be durable is checked when a client learns of it.
+        lost += group.lost.len();
+    }
+    assert!(lost > 10, "disks were behind: {lost}");
 }
 
 #[test]

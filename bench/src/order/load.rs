@@ -189,7 +189,7 @@ impl Load {
                 assert!(number.is_some(), "it waits for nothing");
             }
             Machine::Sequenced(client) => {
-                let number = client.submit(now, body, &mut self.ordered);
+                let number = client.submit(now, body, false, &mut self.ordered);
                 assert!(number.is_some(), "it waits for nothing");
             }
             Machine::All(client) => {

@@ -156,11 +156,19 @@ impl Group {
         let durable = reply.reply.durable;
         let is_known = durable.op <= self.reference.stable();
         assert!(!is_known || durable.op.0 == 0 || self.reference.holds(durable), "{durable:?}");
+        // Of new members' disks a durable point says nothing that was reached before they were.
+        let always = self.rosters.iter().all(|members| *members == self.rosters[0]);
+        if self.plan.durability == Durability::Lazy && always {
+            let holds = |machine: &&super::Machine| machine.disk.holds(durable);
+            let disks = self.machines.iter().filter(holds).count();
+            assert!(2 * disks > self.machines.len(), "{durable:?} is on {disks} disks");
+        }
         let Outcome::Done { position, .. } = &reply.reply.outcome else { return };
         let machine = &self.machines[id.index()];
         let view = reply.reply.view;
         assert!(machine.disk.view >= view, "a view is on disk before a replica acts in it");
         let on_disk = machine.disk.holds(*position);
+        let on_disk = on_disk || durable.op >= position.op;
         assert!(self.plan.durability != Durability::Sync || on_disk, "a reply before its disk");
     }
 
@@ -168,6 +176,7 @@ impl Group {
     pub(super) fn check_loss(&mut self, operation: &Operation) {
         let (at, position, _) = operation.done.expect("it was acknowledged");
         assert_eq!(self.plan.durability, Durability::Lazy, "lost: {operation:?}");
+        assert!(!operation.durable, "it was durable: {operation:?}");
         assert!(self.excused_at >= Some(at), "lost while f others remembered it: {operation:?}");
         // Nor was it durable: what is durable is in the stable log of all.
         assert!(!self.reference.holds(position), "lost from the middle: {operation:?}");

@@ -16,6 +16,8 @@ pub struct Operation {
     pub called: u64,
     /// When it was done, in which slot, and what it found.
     pub done: Option<(u64, Viewstamp, u64)>,
+    /// It is done when it is durable.
+    pub durable: bool,
     /// The client was told that it has no effect, or none any more.
     pub lost: bool,
 }
@@ -31,6 +33,8 @@ pub struct Clients {
     rng: Rng,
     window: usize,
     think: u64,
+    /// Of a thousand writes so many are to be durable.
+    durable: u64,
     stopped: bool,
 }
 
@@ -45,8 +49,8 @@ impl Clients {
             One { machine, next_at: 0 }
         };
         let all = (0..plan.clients).map(one).collect();
-        let (window, think) = (plan.client_window, plan.think);
-        Clients { all, operations: Vec::new(), rng, window, think, stopped: false }
+        let (window, think, durable) = (plan.client_window, plan.think, plan.durable);
+        Clients { all, operations: Vec::new(), rng, window, think, durable, stopped: false }
     }
 
     pub fn machine(&self, index: usize) -> &Client {
@@ -80,8 +84,10 @@ impl Clients {
         let mut sent = Vec::new();
         let mut body = value.to_le_bytes().to_vec();
         body.resize(8 + self.rng.below(40) as usize, 0);
+        let durable = self.durable > 0 && self.rng.chance(self.durable, 1_000);
         let one = &mut self.all[index];
-        let Some(number) = one.machine.submit(now, body.into(), &mut sent) else { return };
+        let number = one.machine.submit(now, body.into(), durable, &mut sent);
+        let Some(number) = number else { return };
         let called = now.micros;
         self.operations.push(Operation {
             client: index,
@@ -89,6 +95,7 @@ impl Clients {
             value,
             called,
             done: None,
+            durable,
             lost: false,
         });
         sends.append(&mut sent);

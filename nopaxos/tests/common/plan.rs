@@ -33,6 +33,8 @@ pub struct Plan {
     pub disk: u64,
     /// Whether more than f replicas crash at a time, where disks remember.
     pub disasters: bool,
+    /// Of a thousand requests so many are done when they are durable.
+    pub durable: u64,
     /// Whether the members change.
     pub changes: bool,
     /// Whether clients send again what such a crash has taken.
@@ -80,6 +82,7 @@ impl Plan {
             late: 0,
             disk: 20,
             disasters: false,
+            durable: 0,
             changes: false,
             replay: false,
             storm: 0,
@@ -103,7 +106,7 @@ impl Plan {
         }
         limits.unstable_bytes = pick(&mut rng, &[4_000, 8_000, 100_000]) as usize;
         let durabilities = [Durability::Memory, Durability::Sync, Durability::Lazy];
-        Plan {
+        let mut plan = Plan {
             durability: durabilities[rng.below(3) as usize],
             timing,
             limits,
@@ -125,8 +128,17 @@ impl Plan {
             replay: rng.chance(1, 2),
             storm: pick(&mut rng, &[10_000, 20_000, 40_000]),
             fault_every: pick(&mut rng, &[300, 1_000, 3_000]),
+            durable: pick(&mut rng, &[0, 0, 200, 1_000]),
             ..calm
+        };
+        if rng.chance(1, 8) {
+            // Slower than elections. Then it takes room to pass what was dropped for want of it
+            // before clients send as much again, and as slow is not stalled.
+            plan.disk = 2 * plan.timing.election;
+            plan.timing.stall = 5 * plan.disk;
+            plan.limits = Limits { ahead: 60, unstable: 400, unstable_bytes: 100_000, ..limits };
         }
+        plan
     }
 
     pub fn config(&self, identity: Identity, seed: u64) -> Config {

@@ -1,6 +1,6 @@
 //! Stories that more than one test tells.
 
-use nopaxos::{Body, Limits, Lives, Message, Suffix};
+use nopaxos::{Body, Limits, Lives, Message, Suffix, Timing};
 use oum::Members;
 use smr::{Incarnation, Input, OpNumber, ReplicaId, Viewstamp};
 
@@ -173,6 +173,34 @@ pub fn members_leave_before_others_have_their_log(plan: Plan) -> Group {
     group.mute.clear();
     tell(&mut group);
     group.run_for(60_000);
+    group.settle();
+    group
+}
+
+/// A forced write takes up to twelve times as long as a view has to start before its leader is
+/// suspected. The group starts, and goes on after the end of its sequencer and of its leader.
+pub fn slow_disks(plan: Plan, seed: u64) -> Group {
+    let (election, disk) = (800, 4_800);
+    let timing = Timing { election, jitter: 400, stall: 20 * disk, ..plan.timing };
+    let mut group = Group::new(Plan { disk, timing, ..plan }, seed);
+    group.run(10 * disk, false);
+    let mut done = 0;
+    for round in 0..3 {
+        let now = group.clients.operations.iter().filter(|one| one.done.is_some()).count();
+        assert!(now > done, "round {round}: nothing is answered {:?}", group.statuses());
+        done = now;
+        match round {
+            0 => group.new_sequencer(),
+            _ => {
+                let (leader, restart) = (group.leader().expect("it answers"), group.now + disk);
+                group.kill(leader, restart);
+            }
+        }
+        group.run_for(12 * disk);
+    }
+    let leaders = |id| group.replica(id).view_id().leader_number;
+    let most = group.ids().map(leaders).max();
+    assert!(most < Some(8), "no view is given up for the disks: {most:?}");
     group.settle();
     group
 }
