@@ -384,6 +384,57 @@ fn native_clients_execute_again_what_a_crash_of_all_has_taken() {
 }
 
 #[test]
+fn native_clients_wait_for_the_disks_where_they_ask_for_it() {
+    const WRITE: Duration = Duration::from_millis(25);
+    let (_network, mut group) = group(3, "lazy", &["--emulate-disk-latency", "25000"]);
+    let mut client = native(&group, Options::default());
+    client.set(b"key", b"lazy").expect("set");
+    let mut batch = Batch::new();
+    batch.set(b"key", b"durable");
+    let start = Instant::now();
+    let terms = Terms { durable: true, ..Terms::default() };
+    let ticket = client.submit_on(&batch, terms).expect("taken");
+    let answer = client.session().wait(ticket).expect("executed");
+    assert!(start.elapsed() >= WRITE, "{:?}", start.elapsed());
+    assert!(answer.durable.op >= answer.position.op, "{answer:?}");
+    client.set(b"other", b"flushed").expect("set");
+    let flushed = client.session().flush().expect("durable");
+    assert!(flushed.op > answer.position.op, "{flushed:?}");
+    (0..3).for_each(|id| group.kill(id));
+    (0..3).for_each(|id| group.spawn(id, false));
+    assert_eq!(client.get(b"key").expect("read"), Some(b"durable".to_vec()));
+    assert_eq!(client.get(b"other").expect("read"), Some(b"flushed".to_vec()));
+    assert_eq!(client.session().take_loss(), None, "all that was answered was durable");
+}
+
+#[test]
+fn connections_get_the_durability_that_they_ask_for() {
+    let (_network, group) = group(3, "lazy", &["--emulate-disk-latency", "25000"]);
+    for id in 0..3 {
+        let (mut lazy, mut sync) = (group.client(id), group.client(id));
+        assert_eq!(sync.call("LOCKSTEP.DURABILITY sync"), ok());
+        let start = Instant::now();
+        assert_eq!(sync.call("SET key sync"), ok());
+        assert!(start.elapsed() >= Duration::from_millis(25), "{:?}", start.elapsed());
+        assert_eq!(lazy.call("SET key lazy"), ok());
+        let both = Value::Array(vec![Value::Integer(1), Value::Integer(1)]);
+        assert_eq!(lazy.call("WAITAOF 1 1 0"), both);
+    }
+}
+
+#[test]
+fn disks_slower_than_elections_elect() {
+    for durability in ["memory", "lazy", "sync"] {
+        let (_network, mut group) = group(3, durability, &["--emulate-disk-latency", "200000"]);
+        assert_eq!(group.client(0).call("SET key value"), ok());
+        let primary = group.primary();
+        group.kill(primary);
+        let mut client = group.client((primary + 1) % 3);
+        assert_eq!(client.call("GET key"), bulk("value"), "{durability}");
+    }
+}
+
+#[test]
 fn a_replica_that_was_away_fetches_the_state() {
     let (_network, mut group) = group(3, "memory", &[]);
     group.kill(2);
