@@ -235,7 +235,7 @@ fn a_killed_sequencer_is_replaced_in_a_higher_session() {
     took.sort();
     let median = took[ROUNDS / 2];
     println!("kill to Listen at all members: median {median:.1?}, all {took:.1?}");
-    // Nobody waited for another's patience; how fast it is on a quiet machine is measured elsewhere.
+    // Nobody waited for another's patience; how fast it is when quiet is measured elsewhere.
     assert!(median < Duration::from_secs(1), "{took:?}");
 }
 
