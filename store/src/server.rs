@@ -393,7 +393,7 @@ where
             })
         };
         let threads: Vec<_> = (0..queries.0.len()).map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked))).collect()
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err(Error::Panicked)))
     })
 }
 
