@@ -23,6 +23,10 @@ pub(crate) const HEADER: usize = 16;
 const CHUNK: usize = 1 << 20;
 /// A log that has so many bytes to write does not wait for its time.
 const EARLY: usize = 4 << 20;
+/// So many written chunks are kept to be filled again, unless one is longer than this: memory from
+/// the system costs a page fault for every 4 KiB, and a chunk that grows is copied.
+const SPARE: usize = 8;
+const LONGEST_SPARE: usize = 4 << 20;
 /// A query thread waits while its log has so many bytes to write.
 const FULL: usize = 64 << 20;
 
@@ -31,6 +35,8 @@ const FULL: usize = 64 << 20;
 pub(crate) struct Buffer {
     chunks: Vec<Vec<u8>>,
     bytes: usize,
+    /// Empty ones.
+    spare: Vec<Vec<u8>>,
     /// The timestamp up to which somebody waits for the disk.
     wanted: u64,
     /// Another segment is to be begun.
@@ -44,7 +50,9 @@ impl Buffer {
     pub fn push(&mut self, shared: &Shared, record: &[u8]) {
         let full = self.chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK);
         if full {
-            self.chunks.push(vec![0; HEADER]);
+            let mut chunk = self.spare.pop().unwrap_or_default();
+            chunk.resize(HEADER, 0);
+            self.chunks.push(chunk);
         }
         let chunk = self.chunks.last_mut().expect("just made");
         chunk.extend_from_slice(&shared.tick().to_le_bytes());
@@ -225,6 +233,15 @@ impl Logs {
         Work { chunks, mark, durable, rotate, stop }
     }
 
+    /// Takes chunks back that the writer has done with.
+    pub fn reuse(&self, index: usize, mut chunks: Vec<Vec<u8>>) {
+        chunks.retain(|chunk| (CHUNK..=LONGEST_SPARE).contains(&chunk.capacity()));
+        chunks.iter_mut().for_each(Vec::clear);
+        let spare = &mut self.buffer(index).spare;
+        let room = SPARE - spare.len();
+        spare.extend(chunks.into_iter().take(room));
+    }
+
     /// How many chunks of a log were written, with how many forced writes.
     pub fn forced(&self, log: usize) -> (u64, u64) {
         let Log { chunks, syncs, .. } = &self.logs[log];
@@ -325,5 +342,23 @@ mod tests {
         }
         assert_eq!(logs.durable(), 12);
         assert!(items(&[0; HEADER + 11]).next().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_chunk_that_is_filled_again_holds_nothing_of_before() {
+        let shared = Shared::new(kv::Limits::default(), 0);
+        let logs = Logs::new(shared.clone(), 1, 0);
+        logs.open(0).push(&shared, &vec![7; CHUNK]);
+        let work = logs.next_work(0, Duration::ZERO, 0);
+        let capacity = work.chunks[0].capacity();
+        logs.stored(0, work.mark, (1, 0));
+        logs.reuse(0, work.chunks);
+        logs.open(0).push(&shared, b"new");
+        let work = logs.next_work(0, Duration::ZERO, 0);
+        assert_eq!(work.chunks[0].capacity(), capacity, "the same one");
+        assert_eq!(header(&work.chunks[0]), Some((2, 1)));
+        let found: Vec<_> = items(&work.chunks[0]).map(|item| item.unwrap()).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].timestamp, found[0].record), (2, &b"new"[..]));
     }
 }

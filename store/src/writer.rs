@@ -104,8 +104,10 @@ impl<'a> Writer<'a> {
         for chunk in &work.chunks {
             self.append(chunk)?;
         }
+        let count = work.chunks.len();
+        self.logs.reuse(self.index, work.chunks);
         self.journal.sync()?;
-        let written = (work.chunks.len(), self.journal.bytes() - before);
+        let written = (count, self.journal.bytes() - before);
         self.logs.stored(self.index, work.mark, written);
         if work.rotate { self.rotate(work.mark) } else { Ok(()) }
     }
