@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use oum::{Life, Members, Session};
 use smr::{BadCheckpoint, Context, GroupId, ReadOutcome, StateMachine};
 
-use crate::text::{Command, push_all, push_group, read_group};
+use crate::text::{Addresses, Command, push_all, push_group, read_group};
 
 /// There are so many groups, and no more.
 pub const MAX_GROUPS: usize = 1024;
@@ -26,26 +26,26 @@ pub struct Group {
     pub session: Session,
     /// Which life of which sequencer the session belongs to.
     pub sequencer: Option<(SocketAddr, Life)>,
-    /// The replicas' sockets for multicast messages, by id. All get what is numbered.
-    pub members: Vec<SocketAddr>,
+    /// Where its replicas are reached. All get what is numbered.
+    pub addresses: Addresses,
     /// Those of them that count.
     pub counting: Members,
 }
 
 impl Group {
     /// A group before its first session, in which all count.
-    pub fn new(members: Vec<SocketAddr>) -> Group {
-        let counting = Members::all(members.len() as u8);
-        Group { members, counting, ..Group::default() }
+    pub fn new(addresses: Addresses) -> Group {
+        let counting = Members::all(addresses.members.len() as u8);
+        Group { addresses, counting, ..Group::default() }
     }
 }
 
 impl Group {
     /// Begins the change to other members that count. Returns whether there is one.
     fn count(&mut self, after: Members) -> Result<bool, String> {
-        if let Some(id) = after.ids().find(|id| id.index() >= self.members.len()) {
-            let most = self.members.len() - 1;
-            return Err(format!("there is no replica {}: they are 0 to {most}", id.0));
+        let count = self.addresses.members.len();
+        if let Some(id) = after.ids().find(|id| id.index() >= count) {
+            return Err(format!("there is no replica {}: they are 0 to {}", id.0, count - 1));
         }
         let (before, next) = (self.counting, self.counting.change_to(after));
         if before.changed() == after {
@@ -88,24 +88,24 @@ impl Config {
                 return Ok("ok".to_owned());
             }
             Command::Show => return Ok(self.show()),
-            Command::Create(id, members) => {
+            Command::Create(id, addresses) => {
                 let is_full = self.groups.len() >= MAX_GROUPS;
                 if let Entry::Vacant(entry) = self.groups.entry(id) {
                     if is_full {
                         return Err(format!("there are {MAX_GROUPS} groups, and no more can be"));
                     }
-                    entry.insert(Group::new(members));
+                    entry.insert(Group::new(addresses));
                     changes.push(Change::Group(id, None));
                 }
                 id
             }
-            Command::Alter(id, members) => {
+            Command::Alter(id, addresses) => {
                 self.begin(id, changes, |group| {
-                    if group.members.len() != members.len() {
-                        let count = group.members.len();
+                    let count = group.addresses.members.len();
+                    if count != addresses.members.len() {
                         return Err(format!("its replicas are {count}, and stay as many"));
                     }
-                    Ok(std::mem::replace(&mut group.members, members.clone()) != members)
+                    Ok(std::mem::replace(&mut group.addresses, addresses.clone()) != addresses)
                 })?;
                 id
             }

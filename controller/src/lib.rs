@@ -19,5 +19,5 @@ mod watch;
 
 pub use config::{Config, Group, MAX_GROUPS, MAX_SEQUENCERS, MAX_SESSION};
 pub use run::{Error, Options, run};
-pub use text::{Command, ParseError, group_id, members};
+pub use text::{Addresses, Command, ParseError, group_id};
 pub use watch::{Act, News, Reason, Timing, Watch};

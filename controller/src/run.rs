@@ -18,7 +18,7 @@ use smr::{GroupId, Role};
 use crate::config::Config;
 use crate::face::Lines;
 use crate::link::{Answer, Link};
-use crate::text::{Command, ParseError, Shown};
+use crate::text::{Addresses, Command, ParseError, Shown};
 use crate::watch::{Act, News, Reason, Timing, Watch};
 
 /// The configuration is read so often, in microseconds: others may have changed it.
@@ -44,7 +44,7 @@ pub struct Options {
     /// Sequencers that may be chosen, beside those that the group knows.
     pub sequencers: Vec<SocketAddr>,
     /// Groups that are made if they do not exist.
-    pub groups: Vec<(GroupId, Vec<SocketAddr>)>,
+    pub groups: Vec<(GroupId, Addresses)>,
 }
 
 /// Why a controller cannot go on.
@@ -245,9 +245,9 @@ impl Watcher {
         let sequencers = self.options.sequencers.iter();
         let unknown = sequencers.filter(|at| !shown.sequencers.contains(at));
         let mut missing: Vec<Command> = unknown.map(|&at| Command::Sequencer(at)).collect();
-        for (id, members) in &self.options.groups {
+        for (id, addresses) in &self.options.groups {
             if !shown.groups.iter().any(|(known, _)| known == id) {
-                missing.push(Command::Create(*id, members.clone()));
+                missing.push(Command::Create(*id, addresses.clone()));
             }
         }
         for command in missing {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use oum::{Life, Members, Session};
 use smr::{GroupId, MAX_REPLICAS, ReplicaId};
@@ -21,11 +21,12 @@ pub enum Command {
     Sequencer(SocketAddr),
     /// `forget ADDRESS`: it may no longer be chosen.
     Forget(SocketAddr),
-    /// `group ID MEMBER,MEMBER,...`: there is this group. One that exists stays as it is.
-    Create(GroupId, Vec<SocketAddr>),
-    /// `alter ID MEMBER,MEMBER,...`: the group's replicas have these addresses from its next
-    /// session on, which begins now. Their number stays.
-    Alter(GroupId, Vec<SocketAddr>),
+    /// `group ID MEMBER,MEMBER,...[@MULTICAST]`: there is this group. One that exists stays as it
+    /// is.
+    Create(GroupId, Addresses),
+    /// `alter ID MEMBER,MEMBER,...[@MULTICAST]`: the group's replicas have these addresses from its
+    /// next session on, which begins now. Their number stays.
+    Alter(GroupId, Addresses),
     /// `count ID REPLICA,REPLICA,...`: of the group's replicas these count from now on. Two
     /// sessions begin for that, the second one when the first has settled.
     Count(GroupId, Members),
@@ -53,6 +54,15 @@ pub enum Command {
     Show,
 }
 
+/// Where a group's replicas are reached: `MEMBER,MEMBER,...[@MULTICAST]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Their own sockets, by id.
+    pub members: Vec<SocketAddr>,
+    /// The multicast address that they hear, too, if they do.
+    pub multicast: Option<SocketAddrV4>,
+}
+
 /// Why a line is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError(&'static str);
@@ -66,13 +76,22 @@ impl fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 const USAGE: ParseError = ParseError(
-    "expected one of: show | status | sequencer ADDRESS | forget ADDRESS | group ID MEMBER,... | \
-     alter ID MEMBER,... | count ID REPLICA,... | settle ID PRESENT | next ID PRESENT ADDRESS LIFE",
+    "expected one of: show | status | sequencer ADDRESS | forget ADDRESS | \
+     group ID MEMBER,...[@MULTICAST] | alter ID MEMBER,...[@MULTICAST] | count ID REPLICA,... | \
+     settle ID PRESENT | next ID PRESENT ADDRESS LIFE",
 );
 const BAD_ADDRESS: ParseError = ParseError("an address is IP:PORT, as 10.0.0.1:7700 or [::1]:7700");
 const BAD_ID: ParseError = ParseError("a group's id is 1 to 16 hexadecimal digits, and not zero");
-const BAD_MEMBERS: ParseError =
-    ParseError("a group has 1 to 9 members, different ones, separated by commas");
+const BAD_MEMBERS: ParseError = ParseError(
+    "a group has 1 to 9 members, different ones, separated by commas; a multicast address that they \
+     hear, too, follows after an @",
+);
+const BAD_MULTICAST: ParseError = ParseError(
+    "a multicast address is IP:PORT with an IP from 224.0.0.0 to 239.255.255.255, as \
+     239.77.0.1:7650",
+);
+const MIXED: ParseError =
+    ParseError("members with a multicast address, which is of IPv4, have addresses of IPv4");
 const BAD_REPLICAS: ParseError =
     ParseError("who counts is a list of ids of replicas, 0 to 8, separated by commas");
 const BAD_NUMBER: ParseError =
@@ -91,18 +110,49 @@ pub fn group_id(word: &str) -> Result<GroupId, ParseError> {
     if id == 0 || word.starts_with('+') { Err(BAD_ID) } else { Ok(GroupId(id)) }
 }
 
-/// A list of members as it may be.
-///
-/// # Errors
-/// If it is empty, names one twice, or more than there may be.
-pub fn members(list: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ParseError> {
-    let different: BTreeSet<&SocketAddr> = list.iter().collect();
-    let fits = (1..=usize::from(MAX_REPLICAS)).contains(&list.len());
-    if fits && different.len() == list.len() { Ok(list) } else { Err(BAD_MEMBERS) }
+impl Addresses {
+    /// Addresses as they may be.
+    ///
+    /// # Errors
+    /// If there is no member, one is named twice or is a multicast address, or there are more than
+    /// there may be; if `multicast` is no multicast address, or the members cannot hear it.
+    pub fn new(
+        members: Vec<SocketAddr>,
+        multicast: Option<SocketAddr>,
+    ) -> Result<Addresses, ParseError> {
+        let different: BTreeSet<&SocketAddr> = members.iter().collect();
+        let fits = (1..=usize::from(MAX_REPLICAS)).contains(&members.len());
+        let is_own = members.iter().all(|member| !member.ip().is_multicast());
+        if !fits || !is_own || different.len() < members.len() {
+            return Err(BAD_MEMBERS);
+        }
+        let multicast = match multicast {
+            None => None,
+            Some(SocketAddr::V4(at)) if at.ip().is_multicast() && at.port() > 0 => Some(at),
+            Some(_) => return Err(BAD_MULTICAST),
+        };
+        if multicast.is_some() && members.iter().any(SocketAddr::is_ipv6) {
+            return Err(MIXED);
+        }
+        Ok(Addresses { members, multicast })
+    }
+
+    fn read(word: &str) -> Result<Addresses, ParseError> {
+        let (list, multicast) = match word.split_once('@') {
+            Some((list, multicast)) => (list, Some(multicast)),
+            None => (word, None),
+        };
+        let multicast =
+            multicast.map(|word| word.parse().map_err(|_| BAD_MULTICAST)).transpose()?;
+        Addresses::new(list.split(',').map(address).collect::<Result<_, _>>()?, multicast)
+    }
 }
 
-fn read_members(word: &str) -> Result<Vec<SocketAddr>, ParseError> {
-    members(word.split(',').map(address).collect::<Result<_, _>>()?)
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&joined(&self.members))?;
+        self.multicast.map_or(Ok(()), |at| write!(f, "@{at}"))
+    }
 }
 
 /// Reads who counts.
@@ -139,8 +189,8 @@ impl Command {
             ["show"] => Command::Show,
             ["sequencer", at] => Command::Sequencer(address(at)?),
             ["forget", at] => Command::Forget(address(at)?),
-            ["group", id, list] => Command::Create(group_id(id)?, read_members(list)?),
-            ["alter", id, list] => Command::Alter(group_id(id)?, read_members(list)?),
+            ["group", id, list] => Command::Create(group_id(id)?, Addresses::read(list)?),
+            ["alter", id, list] => Command::Alter(group_id(id)?, Addresses::read(list)?),
             ["count", id, list] => Command::Count(group_id(id)?, counting(list)?),
             ["settle", id, present] => {
                 Command::Settle { group: group_id(id)?, present: session(present)? }
@@ -166,8 +216,8 @@ impl fmt::Display for Command {
         match self {
             Command::Sequencer(at) => write!(f, "sequencer {at}"),
             Command::Forget(at) => write!(f, "forget {at}"),
-            Command::Create(id, list) => write!(f, "group {:x} {}", id.0, joined(list)),
-            Command::Alter(id, list) => write!(f, "alter {:x} {}", id.0, joined(list)),
+            Command::Create(id, list) => write!(f, "group {:x} {list}", id.0),
+            Command::Alter(id, list) => write!(f, "alter {:x} {list}", id.0),
             Command::Count(id, members) => write!(f, "count {:x} {}", id.0, listed(*members)),
             Command::Settle { group, present } => write!(f, "settle {:x} {}", group.0, present.0),
             Command::Next { group, present, sequencer, life } => {
@@ -187,18 +237,18 @@ fn joined(list: &[SocketAddr]) -> String {
     text
 }
 
-/// `ID SESSION SEQUENCER LIFE MEMBERS`, the sequencer being `-` before the first session. If not
+/// `ID SESSION SEQUENCER LIFE ADDRESSES`, the sequencer being `-` before the first session. If not
 /// all of them count, those that do follow; while that changes, `BEFORE>AFTER`.
 pub fn push_group(id: GroupId, group: &Group, out: &mut String) {
     let _ = match group.sequencer {
         Some((at, life)) => write!(out, "{:x} {} {at} {:x} ", id.0, group.session.0, life.0),
         None => write!(out, "{:x} {} - 0 ", id.0, group.session.0),
     };
-    out.push_str(&joined(&group.members));
+    let _ = write!(out, "{}", group.addresses);
     let counting = group.counting;
     if counting.is_changing() {
         let _ = write!(out, " {}>{}", listed(counting.former()), listed(counting));
-    } else if counting != Members::all(group.members.len() as u8) {
+    } else if counting != Members::all(group.addresses.members.len() as u8) {
         let _ = write!(out, " {}", listed(counting));
     }
 }
@@ -211,16 +261,16 @@ pub fn read_group(text: &str) -> Result<(GroupId, Group), ParseError> {
         "-" => None,
         at => Some((address(at)?, life(of)?)),
     };
-    let members = read_members(list)?;
+    let addresses = Addresses::read(list)?;
     let counting = match *rest {
-        [] => Members::all(members.len() as u8),
+        [] => Members::all(addresses.members.len() as u8),
         [list] => match list.split_once('>') {
             Some((before, after)) => counting(before)?.change_to(counting(after)?),
             None => counting(list)?,
         },
         _ => return Err(USAGE),
     };
-    Ok((group_id(id)?, Group { session: session(number)?, sequencer, members, counting }))
+    Ok((group_id(id)?, Group { session: session(number)?, sequencer, addresses, counting }))
 }
 
 /// Everything that is known, as `show` answers it: `SEQUENCER,...;GROUP;GROUP...`.
@@ -261,13 +311,15 @@ mod tests {
     #[test]
     fn commands_are_read_as_they_are_written() {
         let (a, b) = ("10.0.0.1:1".parse().unwrap(), "[fe80::2]:65535".parse().unwrap());
+        let multicast = "239.255.0.1:65535".parse().unwrap();
         let group = GroupId(0xfeed);
         let next = Command::Next { group, present: Session(4), sequencer: b, life: Life(u64::MAX) };
         for command in [
             Command::Sequencer(a),
             Command::Forget(b),
-            Command::Create(group, vec![a, b]),
-            Command::Alter(GroupId(u64::MAX), vec![b]),
+            Command::Create(group, Addresses::new(vec![a, b], None).unwrap()),
+            Command::Alter(GroupId(u64::MAX), Addresses::new(vec![b], None).unwrap()),
+            Command::Alter(group, Addresses::new(vec![a], Some(multicast)).unwrap()),
             Command::Count(group, Members::of([0, 8].map(ReplicaId))),
             Command::Settle { group, present: Session(3) },
             next,
@@ -287,7 +339,16 @@ mod tests {
             ("group 0 10.0.0.1:1", BAD_ID),
             ("group +1 10.0.0.1:1", BAD_ID),
             ("group 1 10.0.0.1:1,10.0.0.1:1", BAD_MEMBERS),
+            ("group 1 239.0.0.1:1", BAD_MEMBERS),
             ("group 1 ,", BAD_ADDRESS),
+            ("group 1 @239.0.0.1:1", BAD_ADDRESS),
+            ("group 1 10.0.0.1:1@", BAD_MULTICAST),
+            ("group 1 10.0.0.1:1@239.0.0.1", BAD_MULTICAST),
+            ("group 1 10.0.0.1:1@239.0.0.1:0", BAD_MULTICAST),
+            ("group 1 10.0.0.1:1@10.0.0.2:1", BAD_MULTICAST),
+            ("alter 1 10.0.0.1:1@[ff05::1]:1", BAD_MULTICAST),
+            ("alter 1 10.0.0.1:1@239.0.0.1:1@239.0.0.2:1", BAD_MULTICAST),
+            ("alter 1 10.0.0.1:1,[::1]:1@239.0.0.1:1", MIXED),
             ("count 1 0,9", BAD_REPLICAS),
             ("count 1 ,", BAD_REPLICAS),
             ("settle 1 x", BAD_NUMBER),

@@ -16,6 +16,7 @@ use oum::{Control, Life, Session};
 use smr::{GroupId, ReplicaId};
 
 use crate::config::Group;
+use crate::text::Addresses;
 
 /// What sequencers are probed with, since one answer speaks for all groups: while it has the same
 /// life, a sequencer has the sessions that it has opened. No group has this id.
@@ -453,7 +454,7 @@ impl Watch {
         if now < watched.tell || (watched.all_listen() && !is_changing) {
             return;
         }
-        for (place, &member) in watched.group.members.iter().enumerate() {
+        for (place, &member) in watched.group.addresses.members.iter().enumerate() {
             if is_changing || watched.listening & (1 << place) == 0 {
                 out.push(Act::Send(member, listen.clone()));
             }
@@ -469,19 +470,20 @@ impl Watched {
     /// What is to be sent if the session is not open.
     fn open(&self, id: GroupId) -> Option<Act> {
         let (at, life) = self.group.sequencer.filter(|_| !self.opened)?;
-        let Group { session, members, .. } = self.group.clone();
-        Some(Act::Send(at, Control::Open { group: id, session, life, members }))
+        let Group { session, addresses: Addresses { members, multicast }, .. } = self.group.clone();
+        Some(Act::Send(at, Control::Open { group: id, session, life, members, multicast }))
     }
 
     /// What members and those who ask are told, once the session is open.
     fn listen(&self, group: GroupId) -> Option<Control> {
         let (sequencer, _) = self.group.sequencer.filter(|_| self.opened)?;
         let (session, members) = (self.group.session, self.group.counting);
-        Some(Control::Listen { group, session, members, sequencer })
+        let multicast = self.group.addresses.multicast;
+        Some(Control::Listen { group, session, members, sequencer, multicast })
     }
 
     fn has(&self, member: ReplicaId) -> bool {
-        usize::from(member.0) < self.group.members.len()
+        usize::from(member.0) < self.group.addresses.members.len()
     }
 
     /// Whether all know the session that count in it: others may not be there.

@@ -52,6 +52,12 @@ fn other_addresses_mean_another_session() {
     assert_eq!(apply(&mut config, "alter 1 10.0.2.9:1"), "group 1 1 10.0.1.0:7 5 10.0.2.9:1");
     let altered = "group 1 2 10.0.1.0:7 5 10.0.2.8:1";
     assert_eq!(apply(&mut config, "alter 1 10.0.2.8:1"), altered);
+    let joined = "group 1 3 10.0.1.0:7 5 10.0.2.8:1@239.0.0.1:2";
+    for _ in 0..2 {
+        assert_eq!(apply(&mut config, "alter 1 10.0.2.8:1@239.0.0.1:2"), joined);
+    }
+    let alone = "group 1 4 10.0.1.0:7 5 10.0.2.8:1";
+    assert_eq!(apply(&mut config, "alter 1 10.0.2.8:1"), alone);
     let more = apply(&mut config, "alter 1 10.0.2.8:1,10.0.2.9:1");
     assert!(more.starts_with("error its replicas are 1"), "{more}");
     assert!(apply(&mut config, "alter 2 10.0.2.9:1").starts_with("error"));
@@ -137,7 +143,9 @@ fn line() -> impl Strategy<Value = String> {
         at(1).prop_map(|at| format!("sequencer {at}")),
         at(1).prop_map(|at| format!("forget {at}")),
         (1..4_u8, at(2)).prop_map(|(id, at)| format!("group {id} {at}")),
+        (1..4_u8, at(2)).prop_map(|(id, at)| format!("group {id} {at}@239.0.0.1:7")),
         (1..4_u8, at(2)).prop_map(|(id, at)| format!("alter {id} {at}")),
+        (1..4_u8, at(2)).prop_map(|(id, at)| format!("alter {id} {at}@239.0.0.2:7")),
         (1..4_u8, 0..4_u8, at(1)).prop_map(|(id, n, at)| format!("next {id} {n} {at} 5")),
         "[a-z0-9 .:]{0,12}",
     ]

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use controller::{Act, Group, News, Reason, Timing, Watch};
+use controller::{Act, Addresses, Group, News, Reason, Timing, Watch};
 use oum::{Control, Life, Members, Session};
 use smr::{GroupId, ReplicaId};
 
@@ -20,10 +20,12 @@ fn sequencer(index: u8) -> SocketAddr {
 }
 
 fn group(session: u32, served_by: Option<(u8, u64)>) -> Group {
+    let members = (0..3).map(|index| address(2, index)).collect();
+    let addresses = Addresses { members, multicast: None };
     Group {
         session: Session(session),
         sequencer: served_by.map(|(index, life)| (sequencer(index), Life(life))),
-        ..Group::new((0..3).map(|index| address(2, index)).collect())
+        ..Group::new(addresses)
     }
 }
 
@@ -259,6 +261,29 @@ fn a_session_with_too_many_leaders_is_followed_by_one_of_the_same_sequencer() {
     let acts = leader.hear(1_000, address(2, 0), &worn(4));
     assert_eq!(reasons(&acts), [Reason::Worn]);
     assert!(matches!(proposals(&acts)[..], [(4, ..)]));
+}
+
+#[test]
+fn the_sequencer_and_the_members_are_told_of_the_multicast_address() {
+    let multicast = Some("239.0.0.1:7".parse().unwrap());
+    let mut group = group(4, Some((0, 100)));
+    group.addresses.multicast = multicast;
+    let mut watch = Watch::new(TIMING);
+    watch.lead(true);
+    watch.learn_sequencers(&[sequencer(0)]);
+    let mut leader = Leader { watch, acts: Vec::new() };
+    leader.watch.learn_group(0, GROUP, &group, &mut leader.acts);
+    let (session, life, members) = (Session(4), Life(100), group.addresses.members.clone());
+    let open = Control::Open { group: GROUP, session, life, members, multicast };
+    assert_eq!(leader.acts, [Act::Send(sequencer(0), open)]);
+    leader.tick(0);
+    let acts = leader.hear(0, sequencer(0), &opened(4, 100));
+    let (members, sequencer) = (Members::all(3), sequencer(0));
+    let listen = Control::Listen { group: GROUP, session, members, sequencer, multicast };
+    for member in 0..3 {
+        // Each at its own socket: it may not have joined.
+        assert!(acts.contains(&Act::Send(address(2, member), listen.clone())), "{acts:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
 
-use controller::{Act, Config, Group, Timing, Watch};
+use controller::{Act, Addresses, Config, Group, Timing, Watch};
 use oum::{Control, Life, Sender, Sequencer, Session};
 use smr::rng::Rng;
 use smr::{Context, GroupId, OpNumber, ReplicaId, StateMachine};
@@ -396,10 +396,11 @@ impl World {
 fn read(text: &str) -> Group {
     let words: Vec<&str> = text.split(' ').collect();
     let life = Life(u64::from_str_radix(words[3], 16).expect("a life"));
+    let members = words[4].split(',').map(|at| at.parse().expect("an address"));
     Group {
         session: Session(words[1].parse().expect("a session")),
         sequencer: words[2].parse().ok().map(|at| (at, life)),
-        ..Group::new(words[4].split(',').map(|at| at.parse().expect("an address")).collect())
+        ..Group::new(Addresses::new(members.collect(), None).expect("members"))
     }
 }
 

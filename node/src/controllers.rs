@@ -5,7 +5,7 @@
 //! All controllers are asked and told: the one that leads answers. While all is well nothing is
 //! said.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use oum::{Control, Header, Members, Session};
 use smr::{GroupId, ReplicaId};
@@ -31,6 +31,8 @@ pub(crate) struct Controllers {
     /// The highest session that is known, and its sequencer, if that is known.
     session: Session,
     sequencer: Option<SocketAddr>,
+    /// The multicast address to be heard, if there is one.
+    multicast: Option<SocketAddrV4>,
     /// Who counts in it, if that is known.
     members: Members,
     /// The session that its replica has for good.
@@ -55,6 +57,7 @@ impl Controllers {
             addresses,
             session,
             sequencer,
+            multicast: None,
             members: Members::default(),
             settled: Session(0),
             worn: Session(0),
@@ -84,9 +87,16 @@ impl Controllers {
         self.sequencer
     }
 
+    /// The multicast address to be heard beside the member's own, if there is one.
+    pub fn multicast(&self) -> Option<SocketAddrV4> {
+        self.multicast
+    }
+
     /// A control message has come.
     pub fn on_control(&mut self, control: &Control, from: SocketAddr, out: &mut Letters) {
-        let Control::Listen { group, session, members, sequencer } = *control else { return };
+        let Control::Listen { group, session, members, sequencer, multicast } = *control else {
+            return;
+        };
         if group != self.group {
             return;
         }
@@ -95,7 +105,7 @@ impl Controllers {
                 (self.waits_since, self.owed) = (None, 0);
             }
             (self.session, self.sequencer) = (session, Some(sequencer));
-            self.members = members;
+            (self.members, self.multicast) = (members, multicast);
         }
         let (session, me) = (self.session, self.me);
         let settled = self.settled == session;
@@ -186,7 +196,8 @@ mod tests {
 
     fn listen(session: u32, sequencer: u16) -> Control {
         let (members, session) = (Members::all(3), Session(session));
-        Control::Listen { group: GROUP, session, members, sequencer: at(sequencer) }
+        let (sequencer, multicast) = (at(sequencer), None);
+        Control::Listen { group: GROUP, session, members, sequencer, multicast }
     }
 
     fn listening(session: u32, settled: bool) -> Control {
@@ -230,11 +241,32 @@ mod tests {
         member.on_control(&listen(2, 8), at(2), &mut out);
         assert_eq!(out[1], (at(2), listening(3, false)));
         let (group, members) = (GroupId(8), Members::all(1));
-        let session = Session(9);
-        let other = Control::Listen { group, session, members, sequencer: at(4) };
+        let (session, sequencer) = (Session(9), at(4));
+        let other = Control::Listen { group, session, members, sequencer, multicast: None };
         member.on_control(&other, at(1), &mut out);
         member.on_control(&Control::Probe { group: GROUP }, at(1), &mut out);
         assert_eq!((out.len(), member.sequencer()), (2, Some(at(9))));
+    }
+
+    #[test]
+    fn the_multicast_address_is_that_of_the_highest_session_that_was_told() {
+        let (mut member, mut out) = (member(), Letters::new());
+        let told = |session: u32, multicast: Option<&str>| {
+            let (members, sequencer) = (Members::all(3), at(9));
+            let multicast = multicast.map(|text| text.parse().expect("an address"));
+            let session = Session(session);
+            Control::Listen { group: GROUP, session, members, sequencer, multicast }
+        };
+        let first = Some("239.0.0.1:7");
+        for (session, multicast, heard) in [
+            (3, first, first),
+            (2, Some("239.0.0.2:7"), first),
+            (4, Some("239.0.0.3:7"), Some("239.0.0.3:7")),
+            (5, None, None),
+        ] {
+            member.on_control(&told(session, multicast), at(1), &mut out);
+            assert_eq!(member.multicast().map(|at| at.to_string()).as_deref(), heard);
+        }
     }
 
     #[test]

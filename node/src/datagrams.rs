@@ -1,12 +1,13 @@
 //! A UDP socket that does not block; what has arrived is taken many datagrams at a time.
 
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
+use rustix::net;
 
 /// Datagrams of one system call.
 const BATCH: usize = 32;
@@ -25,11 +26,27 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     /// A socket at `address`, `host:port`.
     pub fn bind(address: &str) -> io::Result<Datagrams> {
-        let socket = UdpSocket::bind(address)?;
+        Datagrams::over(UdpSocket::bind(address)?)
+    }
+
+    /// A socket that hears a multicast address, as others on this machine may, through the interface
+    /// with the address `interface`; one of the system's choice if that is unspecified.
+    pub fn join(multicast: SocketAddrV4, interface: Ipv4Addr) -> io::Result<Datagrams> {
+        let (kind, flags) = (net::SocketType::DGRAM, net::SocketFlags::CLOEXEC);
+        let socket = net::socket_with(net::AddressFamily::INET, kind, flags, None)?;
+        net::sockopt::set_socket_reuseaddr(&socket, true)?;
+        // To this address alone: what is sent to others with its port is not for this socket.
+        net::bind(&socket, &multicast)?;
+        let socket = UdpSocket::from(socket);
+        socket.join_multicast_v4(multicast.ip(), &interface)?;
+        Datagrams::over(socket)
+    }
+
+    fn over(socket: UdpSocket) -> io::Result<Datagrams> {
         socket.set_nonblocking(true)?;
         // Beyond the system's bound only with privileges. A shorter queue loses more.
-        if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES).is_err() {
-            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
+        if net::sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES).is_err() {
+            let _ = net::sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
         }
         let buffers = (0..BATCH).map(|_| vec![0; DATAGRAM_BYTES]).collect();
         Ok(Datagrams { socket, headers: MultiHeaders::preallocate(BATCH, None), buffers })

@@ -1,7 +1,7 @@
 //! What a node tells its operator, at most a few lines an hour in good times.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use smr::{OpNumber, ReplicaId, Role, View, Viewstamp};
 
@@ -45,6 +45,17 @@ pub enum Event {
         session: u32,
         /// Where requests are sent.
         sequencer: SocketAddr,
+    },
+    /// The group's messages are heard at this multicast address, too.
+    Joined(SocketAddrV4),
+    /// The group's multicast address cannot be heard.
+    NotJoined {
+        /// The address.
+        multicast: SocketAddrV4,
+        /// The address of the interface.
+        interface: Ipv4Addr,
+        /// What the system says.
+        why: String,
     },
     /// A connection to or from a peer was refused, and why.
     PeerRefused(String),
@@ -102,6 +113,13 @@ impl fmt::Display for Event {
             Event::Session { session, sequencer } => {
                 write!(f, "session {session} of the sequencer at {sequencer}")
             }
+            Event::Joined(multicast) => write!(f, "hears the group at {multicast}"),
+            Event::NotJoined { multicast, interface, why } => write!(
+                f,
+                "DEAF: cannot hear the group at {multicast} through the interface of {interface}: \
+                 {why}; it goes on trying. The interface is that of --multicast; without \
+                 @{multicast} in `alter` at a controller every replica gets a copy of its own"
+            ),
             Event::PeerRefused(why) => write!(f, "refused a peer: {why}"),
             Event::Checkpoint(position) => write!(f, "checkpoint at {}", position.op.0),
             Event::Installed(position) => {

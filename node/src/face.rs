@@ -5,7 +5,7 @@
 //! Invariants: a connection's answers leave in the order of its commands; a command sees the
 //! effects of all commands before it on its connection.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use mu::{Change, ChangeError};
 use smr::{
@@ -130,6 +130,8 @@ pub struct MemoryStatus {
 pub struct MulticastStatus {
     /// Where sequencers and controllers reach this replica over UDP.
     pub address: Option<SocketAddr>,
+    /// The multicast address that it hears, too, if there is one that it could join.
+    pub joined: Option<SocketAddrV4>,
     /// The session that it listens to; 0 before the first.
     pub session: u32,
     /// Who counts in it, or will; empty before that is known.

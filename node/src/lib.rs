@@ -35,6 +35,7 @@ mod held;
 mod hello;
 mod inbound;
 mod introduce;
+mod joined;
 mod machine;
 mod member;
 mod node;

@@ -1,4 +1,4 @@
-//! NOPaxos in a process: the socket for the group's messages, the receiver that orders them, and
+//! NOPaxos in a process: the sockets for the group's messages, the receiver that orders them, and
 //! what the controllers are told ([NOPaxos] 3.2, 5). Replies, and what replicas say to each other,
 //! travel over the connections that all orders have.
 
@@ -19,6 +19,7 @@ use crate::datagrams::Datagrams;
 use crate::event::Event;
 use crate::face::{MulticastStatus, Status};
 use crate::family::Family;
+use crate::joined::Joined;
 use crate::options::Multicast;
 use crate::poll::{Interest, Poll, Token};
 use crate::replica::Effects;
@@ -40,11 +41,12 @@ const MANY_VIEWS: usize = 1_024;
 /// A member of the group.
 pub(crate) struct Member {
     socket: Datagrams,
+    joined: Joined,
     sender: Sender,
     receiver: Receiver,
     controllers: Controllers,
     letters: Letters,
-    /// The socket has something to say.
+    /// A socket has something to say.
     stirred: bool,
     /// The session of which the replica was told, and when, in [`Now::micros`].
     told: (Session, u64),
@@ -83,10 +85,12 @@ impl Member {
         };
         let socket = Datagrams::bind(&options.address).map_err(listen)?;
         poll.add(&socket, Token::Multicast, Interest::READ).map_err(listen)?;
+        let joined = Joined::new(socket.address().map(|own| own.ip()));
         let addresses = options.controllers.iter().map(|name| resolve(name));
         let addresses = addresses.collect::<Result<_, _>>()?;
         Ok(Member {
             socket,
+            joined,
             sender: Sender::new(identity.group),
             receiver: Receiver::new(identity.group, PATIENCE, WINDOW),
             controllers: Controllers::new(identity.group, identity.replica, addresses),
@@ -108,7 +112,7 @@ impl Member {
 
     /// Takes what has arrived.
     fn receive(&mut self) {
-        let Member { socket, receiver, controllers, letters, now, unreadable, .. } = self;
+        let Member { socket, joined, receiver, controllers, letters, now, unreadable, .. } = self;
         let mut take = |datagram: Bytes, from| {
             if datagram.first() == Some(&CONTROL_MAGIC) {
                 match Control::decode(&datagram) {
@@ -127,9 +131,11 @@ impl Member {
         };
         // What is left makes the next turn come at once.
         self.stirred = false;
-        for _ in 0..BATCHES_A_TURN {
-            if !socket.receive(&mut take) {
-                return;
+        for socket in [Some(socket), joined.socket()].into_iter().flatten() {
+            for _ in 0..BATCHES_A_TURN {
+                if !socket.receive(&mut take) {
+                    break;
+                }
             }
         }
     }
@@ -144,7 +150,9 @@ impl Member {
     }
 
     /// Compares what the replica has with what it should have.
-    fn attend(&mut self, replica: &Replica) {
+    fn attend(&mut self, poll: &Poll, replica: &Replica) {
+        let heard = self.joined.follow(self.controllers.multicast(), self.now, poll);
+        self.reports.extend(heard);
         let known = self.controllers.session();
         let (told, at) = self.told;
         let members = self.controllers.members();
@@ -275,12 +283,12 @@ impl Family for Member {
 
     fn change(&mut self, _: mu::Change) {}
 
-    fn begin_turn(&mut self, _: &Poll, replica: &Replica, now: Now) -> bool {
+    fn begin_turn(&mut self, poll: &Poll, replica: &Replica, now: Now) -> bool {
         self.now = now.micros;
         if self.stirred {
             self.receive();
         }
-        self.attend(replica);
+        self.attend(poll, replica);
         self.controllers.on_time(self.now, &mut self.letters);
         self.post();
         false
@@ -288,8 +296,8 @@ impl Family for Member {
 
     fn next_turn(&self, replica: &Replica, _: Now) -> Option<u64> {
         let reminder = self.lags(replica).then_some(self.told.1 + REMINDER);
-        let due = [self.receiver.deadline(), self.controllers.deadline(), reminder];
-        due.into_iter().flatten().min()
+        let (next, said) = (self.receiver.deadline(), self.controllers.deadline());
+        [next, said, self.joined.deadline(), reminder].into_iter().flatten().min()
     }
 
     fn take_reports(&mut self, into: &mut Vec<Event>) {
@@ -301,6 +309,7 @@ impl Family for Member {
         let (tally, counts) = (replica.tally(), self.receiver.counts());
         status.multicast = Some(MulticastStatus {
             address: self.socket.address(),
+            joined: self.joined.address(),
             session: replica.view_id().session.0,
             members: replica.members().ids().collect(),
             changing: replica.members().is_changing(),

@@ -159,7 +159,8 @@ impl SharedMemory {
 /// How a replica takes the messages that a sequencer has numbered.
 #[derive(Clone, Debug)]
 pub struct Multicast {
-    /// Where sequencers and controllers reach this replica over UDP, `host:port`.
+    /// Where sequencers and controllers reach this replica over UDP, `host:port`. The group's
+    /// multicast address, if the controllers name one, is heard through the same interface.
     pub address: String,
     /// The controllers, `host:port`, at least one: they say who the sequencer is.
     pub controllers: Vec<String>,

@@ -28,7 +28,7 @@ pub(crate) enum Token {
     Client(u32),
     /// The end of a process that shares memory, by its id.
     Memory(u32),
-    /// The socket for the group's messages.
+    /// A socket for the group's messages.
     Multicast,
 }
 

@@ -4,7 +4,7 @@
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 1 | 0x4c, which no multicast message begins with |
-//! | 1 | 1 | version, 2 |
+//! | 1 | 1 | version, 3 |
 //! | 2 | 1 | kind |
 //! | 3 | .. | the kind's fields |
 //! | end - 4 | 4 | CRC-32C of all before |
@@ -15,7 +15,7 @@
 
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use smr::codec::{Malformed, Reader, Writer};
 use smr::{GroupId, MAX_REPLICAS, ReplicaId};
@@ -25,7 +25,7 @@ use crate::members::Members;
 
 /// The first byte of every control message.
 pub const CONTROL_MAGIC: u8 = 0x4c;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const CRC_BYTES: usize = 4;
 
 /// A sequencer from its start to its end: a random number that it chooses when it starts. Its
@@ -46,6 +46,8 @@ pub enum Control {
         life: Life,
         /// The members' sockets for multicast messages, at most [`MAX_REPLICAS`].
         members: Vec<SocketAddr>,
+        /// The multicast address that they hear, too, if they do: one copy is enough there.
+        multicast: Option<SocketAddrV4>,
     },
     /// Controller to sequencer: are you there, and what is the group's session with you?
     Probe {
@@ -73,6 +75,8 @@ pub enum Control {
         members: Members,
         /// Where senders send to.
         sequencer: SocketAddr,
+        /// Where members are to hear it beside their own sockets.
+        multicast: Option<SocketAddrV4>,
     },
     /// Member to controller: it has learned of this session.
     Listening {
@@ -141,6 +145,24 @@ fn take_address(from: &mut Reader) -> Result<SocketAddr, Malformed> {
     Ok(SocketAddr::new(ip, u16::try_from(from.u32()?).map_err(|_| Malformed)?))
 }
 
+fn put_multicast(to: Option<SocketAddrV4>, out: &mut Writer<'_>) {
+    out.u8(u8::from(to.is_some()));
+    if let Some(to) = to {
+        put_address(to.into(), out);
+    }
+}
+
+fn take_multicast(from: &mut Reader) -> Result<Option<SocketAddrV4>, Malformed> {
+    match from.u8()? {
+        0 => Ok(None),
+        1 => match take_address(from)? {
+            SocketAddr::V4(at) if at.ip().is_multicast() => Ok(Some(at)),
+            _ => Err(Malformed),
+        },
+        _ => Err(Malformed),
+    }
+}
+
 impl Control {
     /// The group that it is about.
     pub fn group(&self) -> GroupId {
@@ -180,13 +202,14 @@ impl Control {
         }
         writer.u64(self.group().0);
         match self {
-            Control::Open { session, life, members, .. } => {
+            Control::Open { session, life, members, multicast, .. } => {
                 writer.u32(session.0);
                 writer.u64(life.0);
                 writer.u32(members.len() as u32);
                 for &member in members {
                     put_address(member, &mut writer);
                 }
+                put_multicast(*multicast, &mut writer);
             }
             Control::Probe { .. } | Control::Ask { .. } => {}
             Control::Opened { session, life, stamped, .. } => {
@@ -194,10 +217,11 @@ impl Control {
                 writer.u64(life.0);
                 writer.u64(*stamped);
             }
-            Control::Listen { session, members, sequencer, .. } => {
+            Control::Listen { session, members, sequencer, multicast, .. } => {
                 writer.u32(session.0);
                 members.encode(&mut writer);
                 put_address(*sequencer, &mut writer);
+                put_multicast(*multicast, &mut writer);
             }
             Control::Listening { session, from, settled, .. } => {
                 writer.u32(session.0);
@@ -245,7 +269,8 @@ impl Control {
                 }
                 let members = (0..count).map(|_| take_address(&mut from));
                 let members = members.collect::<Result<_, _>>()?;
-                Control::Open { group, session, life, members }
+                let multicast = take_multicast(&mut from)?;
+                Control::Open { group, session, life, members, multicast }
             }
             1 => Control::Probe { group },
             2 => {
@@ -254,7 +279,9 @@ impl Control {
             }
             3 => {
                 let (session, members) = (Session(from.u32()?), Members::decode(&mut from)?);
-                Control::Listen { group, session, members, sequencer: take_address(&mut from)? }
+                let sequencer = take_address(&mut from)?;
+                let multicast = take_multicast(&mut from)?;
+                Control::Listen { group, session, members, sequencer, multicast }
             }
             4 => {
                 let (session, member) = (Session(from.u32()?), ReplicaId(from.u8()?));
@@ -285,12 +312,15 @@ mod tests {
         let (session, life, from) = (Session(9), Life(1 << 40), ReplicaId(2));
         let four: SocketAddr = "10.0.0.1:65535".parse().unwrap();
         let six: SocketAddr = "[fe80::1]:1".parse().unwrap();
+        let multicast = Some("239.255.0.1:65535".parse().unwrap());
+        let (members, sequencer) = (Members::all(9), six);
         vec![
-            Control::Open { group, session, life, members: vec![four, six] },
-            Control::Open { group, session, life, members: vec![] },
+            Control::Open { group, session, life, members: vec![four, six], multicast },
+            Control::Open { group, session, life, members: vec![], multicast: None },
             Control::Probe { group },
             Control::Opened { group, session, life, stamped: u64::MAX },
-            Control::Listen { group, session, members: Members::all(9), sequencer: six },
+            Control::Listen { group, session, members, sequencer, multicast },
+            Control::Listen { group, session, members, sequencer, multicast: None },
             Control::Listening { group, session, from, settled: true },
             Control::Ask { group },
             Control::Unheard { group, session, from },
@@ -322,5 +352,14 @@ mod tests {
             whole.push(0);
             assert!(Control::decode(&whole.into()).is_err());
         }
+    }
+    #[test]
+    fn a_multicast_address_is_one() {
+        let (group, session) = (GroupId(1), Session(2));
+        let (members, sequencer) = (Members::all(3), "10.0.0.1:1".parse().unwrap());
+        let multicast = Some("10.0.0.2:7600".parse().unwrap());
+        let mut bytes = Vec::new();
+        Control::Listen { group, session, members, sequencer, multicast }.encode(&mut bytes);
+        assert_eq!(Control::decode(&bytes.into()), Err(Unreadable::Malformed));
     }
 }

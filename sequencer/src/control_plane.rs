@@ -129,7 +129,8 @@ impl<P: Plane> ControlPlane<P> {
 
     fn receive(&mut self, datagram: &Bytes, from: SocketAddr) -> Result<(), Error> {
         let group = match Control::decode(datagram) {
-            Ok(Control::Open { group, session, life, members }) => {
+            // Copies for the members are made where messages are stamped: it takes no multicast one.
+            Ok(Control::Open { group, session, life, members, .. }) => {
                 match self.on_open(group, session, life, &members) {
                     Ok(true) => {}
                     // The controller learns that the session is not open, and takes another one.
@@ -181,7 +182,7 @@ impl<P: Plane> ControlPlane<P> {
         let members: Vec<SocketAddrV4> = members.iter().map(four).collect::<Result<_, _>>()?;
         self.plane.begin(group, session, &members)?;
         self.sessions.insert(group, session);
-        (self.events)(&Event::Opened { group, session, members: members.len() });
+        (self.events)(&Event::Opened { group, session, members: members.len(), multicast: None });
         Ok(true)
     }
 }

@@ -1,11 +1,11 @@
 //! The end-host sequencer ([NOPaxos] 4.2.3): receives a batch, stamps it, sends it to the members
-//! one by one, or once where all have one multicast address, through the interface that it listens
-//! on. What cannot be sent is lost, as anywhere in the network, and counted.
+//! one by one, or once where they hear a multicast address that can be sent to through the interface
+//! that it listens on. What cannot be sent is lost, as anywhere in the network, and counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl fmt::Display for Counts {
 }
 
 /// What an operator may want to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A session has begun.
     Opened {
@@ -67,13 +67,33 @@ pub enum Event {
         session: Session,
         /// How many members it has.
         members: usize,
+        /// Where they get the one copy of each message; a copy each without it.
+        multicast: Option<SocketAddrV4>,
+    },
+    /// The members hear this address, but there is no way to it from here: each gets a copy.
+    NoWay {
+        /// Of this group.
+        group: GroupId,
+        /// The multicast address.
+        multicast: SocketAddrV4,
+        /// What the system says.
+        why: String,
     },
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Event::Opened { group, session, members } = self;
-        write!(f, "group {:x}: session {} with {members} members", group.0, session.0)
+        match self {
+            Event::Opened { group, session, members, multicast } => {
+                write!(f, "group {:x}: session {} with {members} members", group.0, session.0)?;
+                multicast.map_or(Ok(()), |at| write!(f, " at {at}"))
+            }
+            Event::NoWay { group, multicast, why } => write!(
+                f,
+                "group {:x}: cannot send to {multicast}: {why}; a copy goes to each member",
+                group.0
+            ),
+        }
     }
 }
 
@@ -101,7 +121,8 @@ pub struct EndHost {
     socket: UdpSocket,
     life: Life,
     sequencer: Sequencer,
-    members: BTreeMap<GroupId, Vec<SockaddrStorage>>,
+    /// Where each group's messages go.
+    copies: BTreeMap<GroupId, Vec<SockaddrStorage>>,
     counts: Counts,
     events: Box<dyn FnMut(&Event) + Send>,
 }
@@ -119,18 +140,14 @@ impl EndHost {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, QUEUE_BYTES);
         join_arriving(&socket);
-        if let IpAddr::V4(ip) = listen.ip()
-            && !ip.is_unspecified()
-        {
-            rustix::net::sockopt::set_ip_multicast_if(&socket, &ip)?;
-        }
+        leave_through(&socket, listen.ip())?;
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())?;
         Ok(EndHost {
             socket,
             life: Life(u64::from_ne_bytes(life)),
             sequencer: Sequencer::default(),
-            members: BTreeMap::new(),
+            copies: BTreeMap::new(),
             counts: Counts::default(),
             events,
         })
@@ -187,7 +204,7 @@ impl EndHost {
             match self.sequencer.stamp(datagram) {
                 Ok(Header { group, .. }) => {
                     self.counts.stamped += 1;
-                    outbound.push(inbound, index, group, &self.members[&group]);
+                    outbound.push(inbound, index, group, &self.copies[&group]);
                 }
                 Err(Refused::Unreadable(_)) => self.counts.unreadable += 1,
                 Err(Refused::Stamped) => self.counts.restamped += 1,
@@ -203,8 +220,8 @@ impl EndHost {
 
     fn on_control(&mut self, datagram: &Bytes, from: Option<SockaddrStorage>) {
         let group = match Control::decode(datagram) {
-            Ok(Control::Open { group, session, life, members }) => {
-                if !self.on_open(group, session, life, &members) {
+            Ok(Control::Open { group, session, life, members, multicast }) => {
+                if !self.on_open(group, session, life, &members, multicast) {
                     self.counts.refused += 1;
                 }
                 group
@@ -230,24 +247,52 @@ impl EndHost {
         session: Session,
         life: Life,
         members: &[SocketAddr],
+        multicast: Option<SocketAddrV4>,
     ) -> bool {
         let present = self.sequencer.session(group).map(|(present, _)| present);
-        let has_room = self.members.len() < MAX_GROUPS;
+        let has_room = self.copies.len() < MAX_GROUPS;
         match Opening::of(session, present, life == self.life, has_room) {
             Opening::Refused => return false,
             Opening::Repeated => return true,
             Opening::Begins => assert!(self.sequencer.begin(group, session), "sessions grow"),
         }
-        // Members that are reached at one address, which is a multicast one, get one copy.
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        for member in members {
-            if !addresses.contains(member) {
-                addresses.push(*member);
+        let multicast = multicast.filter(|&at| match self.reach(at) {
+            Ok(()) => true,
+            Err(error) => {
+                let why = error.to_string();
+                (self.events)(&Event::NoWay { group, multicast: at, why });
+                false
             }
-        }
-        self.members.insert(group, addresses.into_iter().map(Into::into).collect());
-        (self.events)(&Event::Opened { group, session, members: members.len() });
+        });
+        let copies = match multicast {
+            Some(at) => vec![SocketAddr::from(at).into()],
+            None => members.iter().copied().map(Into::into).collect(),
+        };
+        self.copies.insert(group, copies);
+        (self.events)(&Event::Opened { group, session, members: members.len(), multicast });
         true
+    }
+
+    /// Whether the system knows a way to a multicast address; nothing is sent.
+    fn reach(&self, multicast: SocketAddrV4) -> io::Result<()> {
+        let own = self.socket.local_addr()?.ip();
+        if own.is_ipv6() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it listens on IPv6"));
+        }
+        let probe = UdpSocket::bind((own, 0))?;
+        leave_through(&probe, own)?;
+        probe.connect(multicast)
+    }
+}
+
+/// Has what is multicast leave through the interface with this address; one of the system's choice
+/// if it is unspecified.
+fn leave_through(socket: &UdpSocket, own: IpAddr) -> io::Result<()> {
+    match own {
+        IpAddr::V4(own) if !own.is_unspecified() => {
+            Ok(rustix::net::sockopt::set_ip_multicast_if(socket, &own)?)
+        }
+        _ => Ok(()),
     }
 }
 

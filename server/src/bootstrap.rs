@@ -67,7 +67,13 @@ fn introduce(controller: Option<&str>, group: &str, members: &[Member]) -> Resul
         })?;
         Ok(at.to_owned())
     };
-    let addresses = members.iter().map(address).collect::<Result<Vec<String>>>()?.join(",");
+    let mut addresses = members.iter().map(address).collect::<Result<Vec<String>>>()?.join(",");
+    let joined = |member: &Member| {
+        member.status.as_ref()?["multicast"]["joined"].as_str().map(str::to_owned)
+    };
+    if let Some(multicast) = members.iter().find_map(joined) {
+        addresses += &format!("@{multicast}");
+    }
     let answer = crate::controller::ask(controller, &format!("group {group} {addresses}"))?;
     ensure!(answer.starts_with("group "), "the controller at {controller} says: {answer}");
     Ok(())

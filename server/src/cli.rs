@@ -126,7 +126,8 @@ pub enum Study {
 
 const SEQUENCER_HELP: &str = "\
 Senders send each message to this sequencer, which writes the next number of the message's group and
-session into it and sends it on to every member of the group. Sessions are opened by the controller;
+session into it and sends it on to every member of the group: a copy to each, or one to the group's
+multicast address, through the interface that --listen is on. Sessions are opened by the controller;
 without one (`lockstep controller`) nothing is forwarded. It needs no disk and no privileges and
 forgets everything when it ends: the controller then begins a higher session, here or elsewhere.
 
@@ -166,6 +167,7 @@ also reach each other, over TCP. Operators give commands over TCP at --listen, a
   forget ADDRESS             it may no longer be chosen (take it out of --sequencers, too)
   group ID MEMBER,MEMBER,..  create a group; one that exists stays as it is
   alter ID MEMBER,MEMBER,..  the same replicas at other addresses, from a new session on
+                             (both: ..,MEMBER@MULTICAST with a multicast address)
   count ID REPLICA,..        of its replicas these count, by id (`lockstep member` asks for that)
   quit                       end the connection
 
@@ -190,8 +192,10 @@ pub struct Controller {
     #[arg(long, value_delimiter = ',')]
     pub sequencers: Vec<String>,
     /// A group to create if it does not exist, its id in hexadecimal and its members' sockets for
-    /// multicast messages by replica id: ID=host:port,host:port,... May be given several times
-    #[arg(long = "group", value_name = "ID=MEMBER,...")]
+    /// multicast messages by replica id: ID=host:port,host:port,... With @address:port after them,
+    /// an IPv4 multicast address, sequencers that can send one copy there, and the members hear it
+    /// through the interfaces of their own addresses. May be given several times
+    #[arg(long = "group", value_name = "ID=MEMBER,...[@MULTICAST]")]
     pub groups: Vec<String>,
     /// How often a sequencer is probed, in milliseconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -293,7 +297,8 @@ pub struct Serve {
     #[arg(long)]
     pub slot_bytes: Option<usize>,
     /// With --order nopaxos: where sequencers and controllers reach this replica over UDP:
-    /// address:port, as the controllers know it
+    /// address:port, as the controllers know it. A multicast address that the group has at the
+    /// controllers is heard through the interface of this address
     #[arg(long)]
     pub multicast: Option<String>,
     /// With --order nopaxos: the controllers, host:port,host:port,...

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use controller::{Options, Timing, group_id, members};
+use controller::{Addresses, Options, Timing, group_id};
 use node::Birth;
 use smr::{Durability, GroupId, MAX_REPLICAS, ReplicaId};
 
@@ -76,10 +76,15 @@ fn all(list: &[String]) -> Result<Vec<SocketAddr>> {
     list.iter().map(|text| resolve(text)).collect()
 }
 
-fn group(text: &str) -> Result<(GroupId, Vec<SocketAddr>)> {
+fn group(text: &str) -> Result<(GroupId, Addresses)> {
     let parts = text.split_once('=');
-    let (id, list) = parts.with_context(|| format!("{text}: not ID=MEMBER,MEMBER,..."))?;
+    let not = || format!("{text}: not ID=MEMBER,MEMBER,... or ID=MEMBER,MEMBER,...@MULTICAST");
+    let (id, rest) = parts.with_context(not)?;
     let id = group_id(id).with_context(|| text.to_owned())?;
+    let (list, multicast) = match rest.split_once('@') {
+        Some((list, multicast)) => (list, Some(resolve(multicast)?)),
+        None => (rest, None),
+    };
     let list: Vec<String> = list.split(',').map(str::to_owned).collect();
-    Ok((id, members(all(&list)?).with_context(|| text.to_owned())?))
+    Ok((id, Addresses::new(all(&list)?, multicast).with_context(|| text.to_owned())?))
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use oum::CONTROL_MAGIC;
 use resp::Value;
 use serde_json::json;
-use support::{Client, Group, PROGRAM, Scratch, bulk, free_ports, ok};
+use support::{Client, Group, Scratch, bulk, free_ports, ok, program};
 
 /// Between the network and a replica: what is numbered passes unless it comes from the sequencer
 /// that the replicas are to be deaf to; what controllers say, and are told, always does.
@@ -60,14 +60,6 @@ struct Site {
     _relays: Vec<Relay>,
     children: Vec<Child>,
     _scratch: Scratch,
-}
-
-fn program(name: &str, scratch: &Scratch, flags: &[&str]) -> Child {
-    let log = std::fs::File::create(scratch.0.join(format!("{name}.log"))).expect("a log");
-    let mut command = Command::new(PROGRAM);
-    command.args(flags).arg("--die-with-parent").arg(std::process::id().to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    command.spawn().expect("the program starts")
 }
 
 impl Site {

@@ -115,8 +115,9 @@ impl Shared {
     fn tell(&self, socket: &UdpSocket, session: u32, to: SocketAddr) {
         let mut bytes = Vec::new();
         let (group, sequencer) = (*self.group.lock().unwrap(), *self.sequencer.lock().unwrap());
-        let members = Members::all(self.members.len() as u8);
-        Control::Listen { group, session: Session(session), members, sequencer }.encode(&mut bytes);
+        let (session, members) = (Session(session), Members::all(self.members.len() as u8));
+        let listen = Control::Listen { group, session, members, sequencer, multicast: None };
+        listen.encode(&mut bytes);
         let _ = socket.send_to(&bytes, to);
     }
 

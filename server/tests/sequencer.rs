@@ -296,8 +296,9 @@ fn controllers_are_replaced_and_never_give_a_session_twice() {
     let controller = site.controllers[leader];
     assert_eq!(ask(site.controllers[follower]), Control::Elsewhere { group: GROUP, controller });
     let sequencer = site.sequencers[place];
-    let members = oum::Members::all(3);
-    assert_eq!(ask(controller), Control::Listen { group: GROUP, session, members, sequencer });
+    let (members, multicast) = (oum::Members::all(3), None);
+    let listen = Control::Listen { group: GROUP, session, members, sequencer, multicast };
+    assert_eq!(ask(controller), listen);
     let shown = site.command(follower, "show");
     assert!(shown.contains(&format!(";a1 {} {sequencer} ", session.0)), "{shown}");
     // The leader dies together with the sequencer.
@@ -335,6 +336,7 @@ fn members_are_altered_and_wrong_commands_are_refused() {
         ("nonsense", "error expected one of: show"),
         ("alter a2 127.0.0.1:1", "error there is no group a2"),
         ("group zz 127.0.0.1:1", "error a group's id"),
+        ("alter a1 127.0.0.1:1@127.0.0.1:2", "error a multicast address is"),
     ] {
         let answer = site.command(0, line);
         assert!(answer.starts_with(error), "{line}: {answer}");
@@ -353,6 +355,9 @@ fn wrong_flags_are_refused() {
         (&["--suspect-ms", "5", "--probe-ms", "5"][..], "must be longer than --probe-ms"),
         (&["--group", "a1"], "not ID=MEMBER"),
         (&["--group", "0=127.0.0.1:1"], "not zero"),
+        (&["--group", "a1=127.0.0.1:1@127.0.0.2:1"], "239.255.255.255"),
+        (&["--group", "a1=127.0.0.1:1@nowhere"], "not address:port"),
+        (&["--group", "a1=[::1]:1@239.77.0.1:1"], "have addresses of IPv4"),
         (&["--group", "a1=127.0.0.1:1,127.0.0.1:1"], "different ones"),
         (&["--sequencers", "nowhere"], "not address:port"),
     ] {

@@ -157,16 +157,18 @@ fn arrange(
     // Who hears the sequencer at one address, where that is asked for and nobody is in between.
     let heard = options.multicast && setting.order == Order::Nopaxos && legs.is_empty();
     let joined = if heard { join(sockets.len(), shares)? } else { Vec::new() };
-    let sent_to = if heard { vec![joined[0].address()] } else { doors.clone() };
+    let heard_at = joined.first().map(Socket::address);
     let stampers = if setting.order == Order::Nopaxos { sequencers } else { 0 };
-    let stampers = (1..=stampers as u32).map(|session| start_sequencer(Session(session), &sent_to));
+    let stampers =
+        (1..=stampers as u32).map(|session| start_sequencer(Session(session), &doors, heard_at));
     let stampers = stampers.collect::<Result<Vec<_>>>().context("cannot start a sequencer")?;
     let addresses = stampers.iter().map(address_of).collect::<Result<_>>()?;
     let killed = stampers.iter().map(|_| Arc::default()).collect();
     let sequencers = Sequencers { addresses, killed };
     let mut places = Places::new();
     for (end_host, killed) in stampers.into_iter().zip(sequencers.killed.iter().cloned()) {
-        let (end_host, copies) = (Box::new(end_host), sent_to.len() as u64);
+        let copies = if heard { 1 } else { doors.len() as u64 };
+        let end_host = Box::new(end_host);
         let place = Place::Sequencer { end_host, copies, shares, killed };
         places.entry(options.core(1)).or_default().push(place);
     }

@@ -2,7 +2,7 @@
 //! the relay that lets datagrams overtake each other.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +30,12 @@ pub(super) struct Stamper {
     meter: Meter,
 }
 
-/// A sequencer that has a session with these members.
-pub(super) fn start_sequencer(session: Session, members: &[SockaddrIn]) -> Result<EndHost> {
+/// A sequencer that has a session with these members, which hear `multicast`, too, if it is given.
+pub(super) fn start_sequencer(
+    session: Session,
+    members: &[SockaddrIn],
+    multicast: Option<SockaddrIn>,
+) -> Result<EndHost> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut end_host = EndHost::open(listen, Box::new(|_| ()))?;
     let address = end_host.address()?;
@@ -50,7 +54,8 @@ pub(super) fn start_sequencer(session: Session, members: &[SockaddrIn]) -> Resul
         anyhow::bail!("the sequencer has no life")
     };
     let members = members.iter().map(|to| SocketAddr::from((to.ip(), to.port()))).collect();
-    let opened = ask(Control::Open { group: GROUP, session, life, members })?;
+    let multicast = multicast.map(|to| SocketAddrV4::new(to.ip(), to.port()));
+    let opened = ask(Control::Open { group: GROUP, session, life, members, multicast })?;
     ensure!(
         opened == Control::Opened { group: GROUP, session, life, stamped: 0 },
         "the sequencer has not begun the session"

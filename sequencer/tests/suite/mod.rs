@@ -94,7 +94,8 @@ impl Site {
     fn open_for(&self, group: GroupId, session: u32, members: &[usize]) -> (Session, u64) {
         let members = members.iter().map(|&m| self.members[m].local_addr().expect("bound"));
         let (session, life) = (Session(session), self.life());
-        let open = Control::Open { group, session, life, members: members.collect() };
+        let open =
+            Control::Open { group, session, life, members: members.collect(), multicast: None };
         let (session, _, stamped) = self.ask(&open);
         (session, stamped)
     }
@@ -236,7 +237,7 @@ fn what_is_meant_for_another_life_is_refused(site: &Site) {
     let life = site.life();
     assert_eq!(site.life(), life, "a life does not change");
     let other = Life(life.0 ^ 1);
-    let open = Control::Open { group, session: Session(4), life: other, members };
+    let open = Control::Open { group, session: Session(4), life: other, members, multicast: None };
     assert_eq!(site.ask(&open), (Session(0), life, 0));
     site.open(group, 3);
     assert_eq!(site.ask(&open), (Session(3), life, 0));

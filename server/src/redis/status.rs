@@ -112,6 +112,7 @@ fn shared(memory: &MemoryStatus, report: &Report) -> Value {
 fn ordered(multicast: &MulticastStatus) -> Value {
     json!({
         "address": multicast.address.map(|at| at.to_string()),
+        "joined": multicast.joined.map(|at| at.to_string()),
         "session": multicast.session,
         "members": multicast.members.iter().map(|id| id.0).collect::<Vec<_>>(),
         "changing": multicast.changing,

@@ -47,6 +47,16 @@ impl Drop for Scratch {
     }
 }
 
+/// Starts the program; what it says is added to the log with this name.
+pub fn program(name: &str, scratch: &Scratch, flags: &[&str]) -> Child {
+    let log = scratch.0.join(format!("{name}.log"));
+    let log = std::fs::File::options().create(true).append(true).open(log).expect("a log");
+    let mut command = Command::new(PROGRAM);
+    command.args(flags).arg("--die-with-parent").arg(std::process::id().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().expect("the program starts")
+}
+
 /// A group of `serve` processes.
 pub struct Group {
     children: Vec<Option<Child>>,
