@@ -7,8 +7,10 @@
 (* A sequencer numbers the requests of a session; every replica gets them  *)
 (* in that order, or learns that one was dropped.  Within a view the log   *)
 (* of a replica follows from those numbers; what the replicas agree on is  *)
-(* which of them are NO-OPs.  A client takes a request for done when f + 1 *)
-(* replicas, the view's leader among them, have it in the same slot.       *)
+(* which of them are NO-OPs.  A client takes a request for done when a     *)
+(* quorum, the view's leader among it, has it in the same slot.  A quorum  *)
+(* is a majority of the members of the session; while they change, of the  *)
+(* former and of the new ones.                                             *)
 (*                                                                         *)
 (* What is abstracted, and why no violation is lost by it:                 *)
 (*                                                                         *)
@@ -24,6 +26,14 @@
 (*   next session, one number at a time.  That f + 1 must suspect a leader *)
 (*   only forbids runs; to join another view-id is to take several such    *)
 (*   steps.                                                                *)
+(* - The controllers' session is committed when the first replica leaves  *)
+(*   for it.  Nobody sees it before, and what it must wait for, once true, *)
+(*   stays true.  A change of members takes two sessions; what there may   *)
+(*   be beyond those is for sequencers that fail.                          *)
+(* - Who counts follows from the session.  Everybody does all that members *)
+(*   do, and may lead: that one who does not stay gives way is for the     *)
+(*   group to go on.  Who recovers, and has forgotten who counts, may ask  *)
+(*   the members of any session.                                           *)
 (* - The view is on disk when it is adopted: between the two a replica     *)
 (*   says nothing, so a crash there is one before both.  In "sync" a slot  *)
 (*   is on disk when it is in the log, for the same reason.                *)
@@ -38,6 +48,9 @@ EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
     N,            \* replicas 0 .. N - 1
+    Members,      \* who counts in the first session
+    Targets,      \* the sets of members that are ever wanted instead
+    MaxChanges,   \* how often the members change
     MaxLeader,    \* leader numbers 0 .. MaxLeader
     MaxSession,   \* sessions 1 .. MaxSession
     MaxMessage,   \* messages of a session 1 .. MaxMessage
@@ -46,6 +59,7 @@ CONSTANTS
     Bug           \* "none", or the name of the defect that is planted
 
 VARIABLES
+    roster,    \* who counts in each session that there is, <<former members, new members>>
     view,      \* the view-id <<leader number, session>>
     status,    \* "normal", "change", "recovering"; "muted": in "sync", restarted in this view
     log,       \* entries; from the first hole or undecided NO-OP on, what is kept beyond gaps
@@ -53,7 +67,7 @@ VARIABLES
     lives,     \* what each replica knows of everybody's incarnation
     told,      \* of a recovering one: who has told it what, <<replica, life, view-id>>
     decided,   \* slots of a view in which its leader has said GAP-COMMIT
-    passed,    \* those of them that f others have agreed to
+    passed,    \* those of them that a quorum has agreed to
     reps,      \* GAP-COMMIT-REPs: <<view-id, slot, replica, life>>
     votes,     \* VIEW-CHANGEs: [at, from, life, knows, log]
     replies,   \* REPLYs: [at, slot, entry, from, life, knows]
@@ -62,17 +76,30 @@ VARIABLES
     matched,   \* SYNC-REPLYs: in each view, of each replica, <<life, slot>>
     vlog       \* the log of a view's leader; of a past one, its last
 
-vars == <<view, status, log, life, lives, told, decided, passed, reps, votes, replies, done,
+vars == <<roster, view, status, log, life, lives, told, decided, passed, reps, votes, replies, done,
           synced, matched, vlog>>
 
 Replicas == 0 .. N - 1
-F == N \div 2
-Quorum == F + 1
 Views == (0 .. MaxLeader) \X (1 .. MaxSession)
 Leader(v) == v[1] % N
 
 Max(a, b) == IF a > b THEN a ELSE b
 Highest(set) == CHOOSE n \in set : \A m \in set : m <= n
+
+(***************************************************************************)
+(* Who counts.  A session's number stands for its members; while they      *)
+(* change, for the former and the new ones.                                *)
+(***************************************************************************)
+IsMajority(set, members) == 2 * Cardinality(set \cap members) > Cardinality(members)
+
+IsQuorum(set, session) ==
+    /\ IsMajority(set, roster[session][1]) \/ Bug = "CountsTheNewAlone"
+    /\ IsMajority(set, roster[session][2])
+
+\* Whether every quorum has one of these.
+MeetsQuorums(set, session) == ~IsQuorum(Replicas \ set, session)
+
+IsChanging(members) == members[1] # members[2]
 
 (***************************************************************************)
 (* View-ids are partially ordered.  Those of views that have started can   *)
@@ -81,6 +108,12 @@ Highest(set) == CHOOSE n \in set : \A m \in set : m <= n
 AtMost(v, w) == v[1] <= w[1] /\ v[2] <= w[2]
 Before(v, w) == AtMost(v, w) /\ v # w
 Rank(v) == v[2] * (MaxLeader + 1) + v[1]
+
+\* Whether these, its leader among them, are a quorum of the view.  A leader need not be a member.
+IsQuorumOf(v, set) ==
+    \/ IsQuorum(set, v[2])
+    \/ Bug = "LeaderCountsItself" /\ \A members \in {roster[v[2]][1], roster[v[2]][2]} :
+            2 * Cardinality(set \cap (members \cup {Leader(v)})) > Cardinality(members)
 
 (***************************************************************************)
 (* Logs.  An entry is <<view-id, what>>: the start of the view, a NO-OP, a *)
@@ -138,9 +171,9 @@ NewReps == UNION {
 \* Step 3.
 Passes(v, i, noted) ==
     \/ Bug = "NoOpWithoutQuorum"
-    \/ Cardinality({q \in Replicas : \E c \in 1 .. MaxCrashes + 1 :
+    \/ IsQuorumOf(v, {Leader(v)} \cup {q \in Replicas : \E c \in 1 .. MaxCrashes + 1 :
             /\ <<v, i, q, c>> \in noted
-            /\ c >= lives'[Leader(v)][q]}) >= F
+            /\ c >= lives'[Leader(v)][q]})
 
 \* What replica r replies to in its view.
 NewReplies(r) ==
@@ -152,9 +185,11 @@ NewReplies(r) ==
     IN {[at |-> v, slot |-> i, entry |-> log'[r][i], from |-> r, life |-> life'[r],
          knows |-> lives'[r]] : i \in {j \in first .. end : IsRequest(log'[r][j])}}
 
-\* f + 1 of them, of present lives as far as these very replies tell.
-Suffices(set) ==
-    /\ Cardinality({reply.from : reply \in set}) >= Quorum
+\* A quorum of them, of present lives as far as these very replies tell.
+Suffices(set, v) ==
+    LET from == {reply.from : reply \in set} IN
+    /\ \/ IsQuorumOf(v, from)
+       \/ Bug = "ClientCountsStrangers" /\ 2 * Cardinality(from) > Cardinality(roster[v[2]][2])
     /\ \/ \E reply \in set : reply.from = Leader(reply.at)
        \/ Bug = "ClientForgetsTheLeader"
     /\ \/ \A a \in set : \A b \in set : a.life >= b.knows[a.from]
@@ -184,7 +219,7 @@ Settle ==
     /\ LET said == replies \cup UNION {NewReplies(r) : r \in Replicas}
            isDone(one) == \E set \in SUBSET
                 {reply \in said : reply.at = one.at /\ reply.slot = one.slot
-                                  /\ reply.entry = one.entry} : Suffices(set)
+                                  /\ reply.entry = one.entry} : Suffices(set, one.at)
            all == {[at |-> reply.at, slot |-> reply.slot, entry |-> reply.entry] : reply \in said}
        IN
        /\ done' = done \cup {one \in all \ done : isDone(one)}
@@ -199,9 +234,9 @@ Settle ==
     /\ synced' = [v \in Views |->
             IF ~Leads(Leader(v), v) THEN synced[v]
             ELSE LET reached == {i \in synced[v] .. Len(vlog'[v]) :
-                        Cardinality({r \in Replicas \ {Leader(v)} :
+                        IsQuorumOf(v, {Leader(v)} \cup {r \in Replicas \ {Leader(v)} :
                             /\ matched'[v][r][2] >= i
-                            /\ matched'[v][r][1] >= lives'[Leader(v)][r]}) >= F}
+                            /\ matched'[v][r][1] >= lives'[Leader(v)][r]})}
                  IN IF reached = {} THEN synced[v] ELSE Highest(reached)]
     /\ votes' = {vote \in votes \cup
             {[at |-> view'[r], from |-> r, life |-> life'[r], knows |-> lives'[r],
@@ -216,6 +251,7 @@ First == <<0, 1>>
 
 Init ==
     LET begin == <<<<First, Start>>>> IN
+    /\ roster = <<<<Members, Members>>>>
     /\ view = [r \in Replicas |-> First]
     /\ status = [r \in Replicas |-> "normal"]
     /\ log = [r \in Replicas |-> begin]
@@ -236,7 +272,7 @@ Init ==
 (***************************************************************************)
 (* Operation within a view (5.2.1, 5.2.2).                                 *)
 (***************************************************************************)
-InView == UNCHANGED <<view, status, life, lives, told>>
+InView == UNCHANGED <<roster, view, status, life, lives, told>>
 
 \* A message, or what a GAP-REPLY brings of it.
 Receive(r) ==
@@ -269,6 +305,30 @@ Obey(r) ==
     /\ Settle
 
 (***************************************************************************)
+(* Sessions, as the controllers commit them.                               *)
+(***************************************************************************)
+Sessions(Is(_, _)) == Cardinality({j \in 2 .. Len(roster) : Is(roster[j - 1], roster[j])})
+IsSame(before, after) == before = after
+IsBegun(before, after) == ~IsChanging(before) /\ IsChanging(after)
+
+\* A view of the session has started, and its start is stable.
+Settled(session) == \E v \in Views :
+    /\ v[2] = session
+    /\ \/ \E i \in 1 .. synced[v] : vlog[v][i][1][2] = session
+       \/ Bug = "SettlesAtOnce" /\ vlog[v] # <<>>
+
+\* Who may count in the session after the last one: the same, since a sequencer has failed; the
+\* former and the new members, since they are to change; the new ones alone, since they have.
+Successors ==
+    LET present == roster[Len(roster)] IN
+    (IF Sessions(IsSame) < MaxSession - 1 - 2 * MaxChanges THEN {present} ELSE {})
+    \cup (IF ~IsChanging(present) /\ Sessions(IsBegun) < MaxChanges
+          THEN {<<present[2], new>> : new \in Targets \ {present[2]}} ELSE {})
+    \cup (IF IsChanging(present) /\ (Settled(Len(roster)) \/ Bug = "SettlesUnasked")
+          THEN {<<present[2], present[2]>>} ELSE {})
+    \cup (IF Bug = "CountsAtOnce" THEN {<<new, new>> : new \in Targets} ELSE {})
+
+(***************************************************************************)
 (* View changes (5.2.3).                                                   *)
 (***************************************************************************)
 Leave(r, v) ==
@@ -279,8 +339,16 @@ Leave(r, v) ==
     /\ UNCHANGED <<life, lives, told, decided>>
     /\ Settle
 
-NextLeader(r) == view[r][1] < MaxLeader /\ Leave(r, <<view[r][1] + 1, view[r][2]>>)
-NextSession(r) == view[r][2] < MaxSession /\ Leave(r, <<view[r][1], view[r][2] + 1>>)
+NextLeader(r) ==
+    /\ view[r][1] < MaxLeader
+    /\ Leave(r, <<view[r][1] + 1, view[r][2]>>)
+    /\ UNCHANGED roster
+
+NextSession(r) ==
+    /\ view[r][2] < MaxSession
+    /\ IF view[r][2] < Len(roster) THEN UNCHANGED roster
+       ELSE \E members \in Successors : roster' = Append(roster, members)
+    /\ Leave(r, <<view[r][1], view[r][2] + 1>>)
 
 \* A slot is a NO-OP if it is one in any of the logs, else it has its request.
 Merged(logs) ==
@@ -300,7 +368,7 @@ StartView(r) ==
             good == {vote \in set : Rank(LastView(vote.log)) = last \/ Bug = "MergeAnyView"}
         IN
         /\ \E own \in set : own.from = r /\ own.life = life[r]
-        /\ Cardinality({vote.from : vote \in set}) >= Quorum
+        /\ IsQuorumOf(v, {vote.from : vote \in set})
         /\ Cardinality({vote.from : vote \in set}) = Cardinality(set)
         /\ \/ \A vote \in set : vote.life >= known[vote.from]
            \/ Bug = "VotesOfTheDead"
@@ -308,7 +376,7 @@ StartView(r) ==
                 Append(Merged({vote.log : vote \in good}), <<v, Start>>)]
         /\ lives' = [lives EXCEPT ![r] = known]
     /\ status' = [status EXCEPT ![r] = "normal"]
-    /\ UNCHANGED <<view, life, told, decided>>
+    /\ UNCHANGED <<roster, view, life, told, decided>>
     /\ Settle
 
 \* START-VIEW.  What the leader's log has got since then comes as everything in a view does.
@@ -322,7 +390,7 @@ Enter(r) == \E v \in Views :
     /\ log' = [log EXCEPT ![r] =
             IF LastView(log[r]) = v THEN log[r]
             ELSE SubSeq(vlog[v], 1, StartIn(vlog[v], v))]
-    /\ UNCHANGED <<life, lives, told, decided>>
+    /\ UNCHANGED <<roster, life, lives, told, decided>>
     /\ Settle
 
 (***************************************************************************)
@@ -346,7 +414,7 @@ Crash(r) ==
                     IF Bug = "RestartVotes" THEN "change" ELSE "muted"]
             /\ view' = [view EXCEPT ![r] =
                     IF Bug = "ViewUnstored" THEN LastView(log[r]) ELSE @]
-    /\ UNCHANGED decided
+    /\ UNCHANGED <<roster, decided>>
     /\ Settle
 
 \* RECOVER and its answer.
@@ -355,10 +423,10 @@ Tell(r, q) ==
     /\ lives' = [lives EXCEPT ![q][r] = life[r], ![r] = Merge(@, lives[q])]
     /\ told' = [told EXCEPT ![r] = {one \in @ : one[1] # q} \cup {<<q, life[q], view[q]>>}]
     /\ told' # told
-    /\ UNCHANGED <<view, status, log, life, decided>>
+    /\ UNCHANGED <<roster, view, status, log, life, decided>>
     /\ Settle
 
-\* f + 1 others know the new life; the leader of a view no older than theirs has learned of it, and
+\* Every quorum has one that knows the new life; the leader of a view no older than theirs has learned of it, and
 \* sends its log as it is now.
 Recover(r) ==
     LET counted == {one \in told[r] : Counts(r, one[1], one[2])}
@@ -366,7 +434,7 @@ Recover(r) ==
                     Highest({one[3][2] : one \in counted})>>
     IN
     /\ status[r] = "recovering"
-    /\ Cardinality({one[1] : one \in counted}) >= Quorum
+    /\ \E session \in 1 .. Len(roster) : MeetsQuorums({one[1] : one \in counted}, session)
     /\ \E p \in Replicas \ {r} :
         /\ status[p] = "normal" /\ Leader(view[p]) = p
         /\ lives[p][r] = life[r]
@@ -379,7 +447,7 @@ Recover(r) ==
         /\ lives' = [lives EXCEPT ![r] = Merge(@, lives[p])]
     /\ status' = [status EXCEPT ![r] = "normal"]
     /\ told' = [told EXCEPT ![r] = {}]
-    /\ UNCHANGED <<life, decided>>
+    /\ UNCHANGED <<roster, life, decided>>
     /\ Settle
 
 (***************************************************************************)
@@ -393,7 +461,7 @@ RecoverByAny(r) == \E v \in Views :
     /\ view' = [view EXCEPT ![r] = v]
     /\ log' = [log EXCEPT ![r] = SubSeq(vlog[v], 1, StartIn(vlog[v], v))]
     /\ status' = [status EXCEPT ![r] = "normal"]
-    /\ UNCHANGED <<life, lives, told, decided>>
+    /\ UNCHANGED <<roster, life, lives, told, decided>>
     /\ Settle
 
 \* A view-id is adopted because its leader number is higher, whatever its session.
@@ -402,6 +470,7 @@ AdoptByLeader(r, q) ==
     /\ view[q][1] > view[r][1]
     /\ ~AtMost(view[r], view[q])
     /\ Leave(r, view[q])
+    /\ UNCHANGED roster
 
 Next ==
     \E r \in Replicas :
@@ -455,6 +524,13 @@ Comparable == \A v \in Started : \A w \in Started : AtMost(v, w) \/ AtMost(w, v)
 OneStart == \A v \in Started :
     LET leader == Leader(v) IN ~(view[leader] = v /\ status[leader] = "change")
 
+\* (g) Once the new members count alone, no quorum of a session before the change is left there: no
+\* view of it starts any more.
+FormerHaveLeft == \A j \in 3 .. Len(roster) :
+    IsChanging(roster[j - 1]) /\ ~IsChanging(roster[j]) =>
+        \A session \in {i \in 1 .. j - 2 : ~IsChanging(roster[i])} :
+            ~IsQuorum({r \in Replicas : view[r][2] <= session}, session)
+
 \* Views only grow along a log; who is in status Normal has the start of its view.
 LogsInOrder == \A r \in Replicas :
     /\ \A i \in DOMAIN log[r] : i = 1 \/ AtMost(log[r][i - 1][1], log[r][i][1])
@@ -477,5 +553,9 @@ NothingOverwritten == \A reply \in replies : \A r \in Replicas :
 \* No two views are ever waited for that cannot be compared.
 AlwaysComparable == \A r \in Replicas : \A q \in Replicas :
     AtMost(view[r], view[q]) \/ AtMost(view[q], view[r])
+
+\* Nothing is ever done by new members alone.
+NoChangeEnds == \A one \in done :
+    LET members == roster[one.at[2]] IN IsChanging(members) \/ members[2] = Members
 
 =============================================================================

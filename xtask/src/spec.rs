@@ -126,8 +126,10 @@ fn tlc(
     module: &Module,
     check: &Check,
 ) -> Result<String> {
-    let bounds: Vec<&str> = check.bounds.split(' ').filter(|word| is_value(word)).collect();
-    let name = format!("{}-{}-{}", module.name, check.bug, bounds.join("-")).replace('"', "");
+    let constants = format!("{} {}", check.configuration.unwrap_or_default(), check.bounds);
+    let values: Vec<&str> = constants.split_whitespace().filter(|word| is_value(word)).collect();
+    let name = format!("{}-{}-{}", module.name, check.bug, values.join("-"));
+    let name = name.replace(['"', '{', '}', ','], "");
     let place = directory.join(name);
     if place.exists() {
         fs::remove_dir_all(&place)?;
@@ -162,9 +164,9 @@ fn source(module: &Module) -> PathBuf {
     servers::workspace().join("docs").join("specs").join(format!("{}.tla", module.name))
 }
 
-/// Whether a word of the bounds is a number or a name.
+/// Whether a word of the constants is a number, a name or a set.
 fn is_value(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_digit() || c == '"')
+    word.starts_with(|c: char| c.is_ascii_digit() || c == '"' || c == '{')
 }
 
 /// TLC's configuration. What must be violated is the only invariant: others could be first.
@@ -174,7 +176,9 @@ fn configuration(module: &Module, check: &Check) -> String {
     format!(
         "SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\n{}CONSTANTS {} Bug = \"{}\"\n\
          INVARIANTS {invariants}\n",
-        module.configuration, check.bounds, check.bug
+        check.configuration.unwrap_or(module.configuration),
+        check.bounds,
+        check.bug
     )
 }
 
@@ -191,11 +195,13 @@ fn judge(module: &Module, check: &Check, printed: &str, took: Duration) -> bool 
         (Expected::Holds, None) if outcome.states > 0 => ("holds so far".to_string(), true),
         (Expected::Holds, None) => ("TLC FAILED".to_string(), false),
     };
+    let members = check.configuration.map_or("", |text| text.trim_start_matches("CONSTANTS "));
+    let constants = members.replace('\n', " ") + check.bounds;
     println!(
         "{} {:<22} {}: {ended}; {} states, depth {}, {:.0} s",
         module.name,
         check.bug,
-        check.bounds.replace(" = ", " "),
+        constants.replace(" = ", " "),
         outcome.states,
         outcome.depth,
         took.as_secs_f64()

@@ -19,6 +19,8 @@ pub struct Check {
     pub expected: Expected,
     /// How large a run may grow: the constants that say so.
     pub bounds: &'static str,
+    /// Instead of the module's configuration.
+    pub configuration: Option<&'static str>,
     /// Only with `--deep`.
     pub deep: bool,
 }
@@ -42,16 +44,24 @@ impl Expected {
     }
 }
 
+const fn check(bug: &'static str, expected: Expected, bounds: &'static str) -> Check {
+    Check { bug, expected, bounds, configuration: None, deep: false }
+}
+
 const fn holds(bounds: &'static str) -> Check {
-    Check { bug: "none", expected: Expected::Holds, bounds, deep: false }
+    check("none", Expected::Holds, bounds)
 }
 
 const fn reached(name: &'static str, bounds: &'static str) -> Check {
-    Check { bug: "none", expected: Expected::Reached(name), bounds, deep: false }
+    check("none", Expected::Reached(name), bounds)
 }
 
 const fn caught(bug: &'static str, name: &'static str, bounds: &'static str) -> Check {
-    Check { bug, expected: Expected::Caught(name), bounds, deep: false }
+    check(bug, Expected::Caught(name), bounds)
+}
+
+const fn among(configuration: &'static str, check: Check) -> Check {
+    Check { configuration: Some(configuration), ..check }
 }
 
 const fn deep(check: Check) -> Check {
@@ -102,6 +112,14 @@ const LAZY_VSR: Module = Module {
     ],
 };
 
+// Of NoPaxos, how the members change: not at all, from one to another, one of two replaced, two of
+// three removed, one of three removed.
+const STAY: &str = "CONSTANTS N = 3 Members = {0,1,2} Targets = {} MaxChanges = 0\n";
+const HANDED_OVER: &str = "CONSTANTS N = 2 Members = {0} Targets = {{1}} MaxChanges = 1\n";
+const REPLACED: &str = "CONSTANTS N = 3 Members = {0,1} Targets = {{0,2}} MaxChanges = 1\n";
+const TWO_REMOVED: &str = "CONSTANTS N = 3 Members = {0,1,2} Targets = {{0}} MaxChanges = 1\n";
+const REMOVED: &str = "CONSTANTS N = 3 Members = {0,1,2} Targets = {{0,1}} MaxChanges = 1\n";
+
 // Bounds of NoPaxos: the highest leader number, the sessions, the messages of each, the crashes.
 const ONE_LEADER_MORE: &str =
     "MaxLeader = 1 MaxSession = 1 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
@@ -128,9 +146,21 @@ const FORGETFUL_IN_TWO: &str =
 const RESTARTED_IN_TWO: &str =
     "MaxLeader = 1 MaxSession = 2 MaxMessage = 1 MaxCrashes = 1 Durability = \"sync\"";
 
+// A change of members takes three sessions; a fourth is for a sequencer that fails.
+const ONE_LEADER_IN_THREE: &str =
+    "MaxLeader = 0 MaxSession = 3 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
+const ONE_LEADER_IN_FOUR: &str =
+    "MaxLeader = 0 MaxSession = 4 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
+const ONE_LEADER_FORGETFUL_IN_THREE: &str =
+    "MaxLeader = 0 MaxSession = 3 MaxMessage = 1 MaxCrashes = 1 Durability = \"memory\"";
+const ONE_LEADER_RESTARTED_IN_THREE: &str =
+    "MaxLeader = 0 MaxSession = 3 MaxMessage = 1 MaxCrashes = 1 Durability = \"sync\"";
+const THREE_SESSIONS: &str =
+    "MaxLeader = 1 MaxSession = 3 MaxMessage = 1 MaxCrashes = 0 Durability = \"memory\"";
+
 const NO_PAXOS: Module = Module {
     name: "NoPaxos",
-    configuration: "CONSTANTS N = 3\n",
+    configuration: STAY,
     invariants: &[
         "Agreement",
         "ReplySurvives",
@@ -139,6 +169,7 @@ const NO_PAXOS: Module = Module {
         "SyncStable",
         "Comparable",
         "OneStart",
+        "FormerHaveLeft",
         "LogsInOrder",
     ],
     checks: &[
@@ -146,8 +177,13 @@ const NO_PAXOS: Module = Module {
         reached("NothingOverwritten", ONE_LEADER_MORE),
         reached("NobodyRecovers", FORGETFUL),
         reached("AlwaysComparable", TWO_SESSIONS),
+        among(HANDED_OVER, reached("NoChangeEnds", ONE_LEADER_IN_THREE)),
+        among(HANDED_OVER, caught("ClientCountsStrangers", "ReplySurvives", THREE_SESSIONS)),
         caught("ClientCountsTheDead", "ReplySurvives", FORGETFUL),
         caught("ClientForgetsTheLeader", "ReplySurvives", ONE_LEADER_MORE),
+        among(TWO_REMOVED, caught("CountsAtOnce", "Comparable", TWO_SESSIONS)),
+        among(HANDED_OVER, caught("CountsTheNewAlone", "ReplySurvives", THREE_SESSIONS)),
+        among(HANDED_OVER, caught("LeaderCountsItself", "ReplySurvives", THREE_SESSIONS)),
         caught("LeaderNumberAlone", "Comparable", TWO_SESSIONS),
         caught("MergeAnyView", "SyncStable", TWO_SESSIONS),
         caught("MergePrefersRequests", "NoOpSurvives", ONE_LEADER_MORE),
@@ -156,15 +192,23 @@ const NO_PAXOS: Module = Module {
         caught("RecoverWithoutQuorum", "ReplySurvives", FORGETFUL),
         caught("ReplyBeyondGap", "ReplySurvives", TWO_MESSAGES),
         caught("RestartVotes", "OneStart", RESTARTED),
+        among(HANDED_OVER, caught("SettlesAtOnce", "ReplySurvives", THREE_SESSIONS)),
+        among(HANDED_OVER, caught("SettlesUnasked", "FormerHaveLeft", THREE_SESSIONS)),
         caught("SyncIgnoresNoOps", "SyncStable", ONE_LEADER_MORE),
         caught("ViewUnstored", "ReplySurvives", RESTARTED),
         holds(ONE_LEADER),
         holds(THREE_LEADERS),
         holds(FORGETFUL),
         holds(RESTARTED),
+        among(HANDED_OVER, holds(ONE_LEADER_FORGETFUL_IN_THREE)),
+        among(HANDED_OVER, holds(ONE_LEADER_RESTARTED_IN_THREE)),
         // Looser than what is built, and harmless: who voted has its view on disk.
         Check { bug: "VotesOfTheDead", ..deep(holds(FORGETFUL)) },
         deep(holds(ONE_LEADER_RESTARTED)),
+        deep(among(HANDED_OVER, holds(ONE_LEADER_IN_FOUR))),
+        deep(among(HANDED_OVER, holds(THREE_SESSIONS))),
+        deep(among(REPLACED, holds(ONE_LEADER_IN_THREE))),
+        deep(among(REMOVED, holds(ONE_LEADER_IN_THREE))),
         deep(holds(TWO_MESSAGES)),
         deep(holds(TWO_SESSIONS)),
         deep(holds(FORGETFUL_WITH_TWO)),
