@@ -426,8 +426,8 @@ Tell(r, q) ==
     /\ UNCHANGED <<roster, view, status, log, life, decided>>
     /\ Settle
 
-\* Every quorum has one that knows the new life; the leader of a view no older than theirs has learned of it, and
-\* sends its log as it is now.
+\* Every quorum has one that knows the new life; the leader of a view no older than theirs has learned
+\* of it, and sends its log as it is now.
 Recover(r) ==
     LET counted == {one \in told[r] : Counts(r, one[1], one[2])}
         latest == <<Highest({one[3][1] : one \in counted}),
