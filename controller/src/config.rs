@@ -54,8 +54,8 @@ impl Group {
         if before.is_changing() {
             return Err("another change of members is under way: wait for its end".to_owned());
         }
-        // Before the first session nobody has anything that could be missed.
-        self.counting = if self.sequencer.is_some() { next } else { after };
+        // Before the first session, too: replicas that count until then may have started a view.
+        self.counting = next;
         Ok(true)
     }
 }
@@ -115,7 +115,8 @@ impl Config {
             }
             Command::Settle { group, present } => {
                 self.begin(group, changes, |state| {
-                    let is_due = state.session == present && state.counting.is_changing();
+                    let is_present = state.session == present && state.sequencer.is_some();
+                    let is_due = is_present && state.counting.is_changing();
                     if is_due {
                         state.counting = state.counting.changed();
                     }
