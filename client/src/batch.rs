@@ -1,6 +1,5 @@
 //! Commands of the key space, packed into one request, and their answers.
 
-use bytes::Bytes;
 use kv::{Place, Spec};
 use resp::{Protocol, Value};
 
@@ -99,11 +98,6 @@ impl Batch {
         self.body.clear();
         self.commands = 0;
         self.writes = false;
-    }
-
-    /// As a request.
-    pub(crate) fn request(&self) -> Bytes {
-        Bytes::copy_from_slice(&self.body)
     }
 }
 

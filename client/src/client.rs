@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use resp::Value;
 
+use crate::blocks::Blocks;
 use crate::{Answer, Batch, Error, Options, Session, Terms, Ticket};
 
 /// What became of a compare-and-swap.
@@ -28,6 +29,7 @@ pub type Pair = (Vec<u8>, Option<Vec<u8>>);
 pub struct Client {
     session: Session,
     batch: Batch,
+    blocks: Blocks,
 }
 
 impl Client {
@@ -36,7 +38,8 @@ impl Client {
     /// # Errors
     /// See [`Session::connect`].
     pub fn connect<A: AsRef<str>>(addresses: &[A], options: Options) -> Result<Client, Error> {
-        Ok(Client { session: Session::connect(addresses, options)?, batch: Batch::new() })
+        let session = Session::connect(addresses, options)?;
+        Ok(Client { session, batch: Batch::new(), blocks: Blocks::default() })
     }
 
     /// The session, to poll it, fetch answers, and ask about durability and losses.
@@ -58,9 +61,10 @@ impl Client {
     /// # Errors
     /// See [`Session::submit`].
     pub fn submit_on(&mut self, batch: &Batch, terms: Terms) -> Result<Ticket, Error> {
+        let body = self.blocks.copy(batch.body());
         match batch.writes() {
-            true => self.session.submit(batch.request(), terms),
-            false => self.session.read(batch.request(), terms),
+            true => self.session.submit(body, terms),
+            false => self.session.read(body, terms),
         }
     }
 

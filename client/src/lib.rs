@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod blocks;
 mod client;
 mod clock;
 mod error;
