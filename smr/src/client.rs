@@ -132,8 +132,9 @@ pub struct Client {
     seen: OpNumber,
     next: RequestNumber,
     outstanding: VecDeque<Sent<Write>>,
-    /// Acknowledged and not known to be durable, with the operation's number; only to be replayed.
-    tentative: BTreeMap<RequestNumber, (OpNumber, Write)>,
+    /// Acknowledged and not known to be durable, each with its operation's number, in the order of
+    /// their own numbers; only to be replayed.
+    tentative: VecDeque<(OpNumber, Write)>,
     tentative_bytes: usize,
     /// Lost requests that wait for the window.
     replay: VecDeque<Write>,
@@ -174,7 +175,7 @@ impl Client {
             seen: OpNumber(0),
             next: RequestNumber(1),
             outstanding: VecDeque::new(),
-            tentative: BTreeMap::new(),
+            tentative: VecDeque::new(),
             tentative_bytes: 0,
             replay: VecDeque::new(),
             loss: None,
@@ -348,18 +349,27 @@ impl Client {
             && self.on_loss == OnLoss::Replay
         {
             self.tentative_bytes += write.request.body.len();
-            self.tentative.insert(write.request.number, (position.op, write));
+            let number = write.request.number;
+            let place = self.place_of(number);
+            assert!(self.tentative.get(place).is_none_or(|(_, next)| next.request.number > number));
+            self.tentative.insert(place, (position.op, write));
         }
         again
     }
 
+    /// Where in `tentative` those begin that are not below `number`: mostly at its end.
+    fn place_of(&self, number: RequestNumber) -> usize {
+        if self.tentative.back().is_none_or(|(_, last)| last.request.number < number) {
+            return self.tentative.len();
+        }
+        self.tentative.partition_point(|(_, write)| write.request.number < number)
+    }
+
     /// Everything up to `durable` survives any crash with disks intact.
     fn forget_durable(&mut self, durable: OpNumber) {
-        while let Some(first) = self.tentative.first_entry() {
-            if first.get().0 > durable {
-                break;
-            }
-            self.tentative_bytes -= first.remove().1.request.body.len();
+        while self.tentative.front().is_some_and(|&(op, _)| op <= durable) {
+            let (_, write) = self.tentative.pop_front().expect("just seen");
+            self.tentative_bytes -= write.request.body.len();
         }
     }
 
@@ -405,10 +415,10 @@ impl Client {
 
     /// What was lost goes ahead of what was under way, with the numbers it had.
     fn repeat(&mut self, kept: OpNumber, last: RequestNumber) {
-        let lost = self.tentative.split_off(&last.next());
+        let lost = self.tentative.split_off(self.place_of(last.next()));
         let replayed = lost.len();
         let mut queue: VecDeque<Write> = VecDeque::new();
-        for (_, (_, mut write)) in lost {
+        for (_, mut write) in lost {
             self.tentative_bytes -= write.request.body.len();
             write.again = true;
             queue.push_back(write);
