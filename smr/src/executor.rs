@@ -78,6 +78,32 @@ pub struct Executor<S: StateMachine> {
     unix_ms: u64,
     applied: VecDeque<Applied<S::Undo>>,
     checkpoint: Option<Checkpoint>,
+    /// Where the service writes its answer.
+    reply: Vec<u8>,
+    answered: Answered,
+}
+
+/// Longer answers are hardly ever like the one before.
+const SHORT: usize = 64;
+
+/// The last short answer. One that is like it shares its memory: most are, and what is kept until
+/// it is durable is in no cache any more when it is freed.
+#[derive(Debug, Default)]
+struct Answered(Bytes);
+
+impl Answered {
+    /// Moves an answer out of where it was written.
+    fn take(&mut self, reply: &mut Vec<u8>) -> Bytes {
+        if reply.len() > SHORT {
+            // Without spare room, since `Bytes` allocates once more to remember that.
+            return Bytes::from(core::mem::take(reply).into_boxed_slice());
+        }
+        if self.0 != *reply {
+            self.0 = Bytes::copy_from_slice(reply);
+        }
+        reply.clear();
+        self.0.clone()
+    }
 }
 
 const CHECKPOINT_VERSION: u8 = 2;
@@ -95,6 +121,8 @@ impl<S: StateMachine> Executor<S> {
             unix_ms: 0,
             applied: VecDeque::new(),
             checkpoint: None,
+            reply: Vec::new(),
+            answered: Answered::default(),
         }
     }
 
@@ -158,10 +186,8 @@ impl<S: StateMachine> Executor<S> {
                 }
                 let position = entry.viewstamp.op;
                 let context = Context { position, index: index as u32, unix_ms: self.unix_ms };
-                let mut reply = Vec::new();
-                let state = self.machine.apply(context, &request.body, &mut reply);
-                // Without spare room, since `Bytes` allocates once more to remember that.
-                let reply = Bytes::from(reply.into_boxed_slice());
+                let state = self.machine.apply(context, &request.body, &mut self.reply);
+                let reply = self.answered.take(&mut self.reply);
                 let session = self.clients.record(request, entry.viewstamp, reply);
                 let (client, number) = (request.client, request.number);
                 executed.push(Executed { client, number, session, state });
@@ -356,5 +382,27 @@ impl<S: StateMachine> Executor<S> {
         self.unix_ms = unix_ms;
         self.clients = clients;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_equal_short_answers_share_memory() {
+        let mut answered = Answered::default();
+        let mut take = |reply: &[u8]| {
+            let mut written = reply.to_vec();
+            let taken = answered.take(&mut written);
+            assert_eq!((&taken[..], written.len()), (reply, 0));
+            taken
+        };
+        let (first, second, other) = (take(b"OK"), take(b"OK"), take(b"OKAY"));
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert_ne!(first.as_ptr(), other.as_ptr());
+        let (long, again) = (take(&[1; SHORT + 1]), take(&[1; SHORT + 1]));
+        assert_ne!(long.as_ptr(), again.as_ptr());
+        assert_eq!((&first[..], &other[..], take(b"").len()), (&b"OK"[..], &b"OKAY"[..], 0));
     }
 }
