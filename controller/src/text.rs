@@ -83,8 +83,8 @@ const USAGE: ParseError = ParseError(
 const BAD_ADDRESS: ParseError = ParseError("an address is IP:PORT, as 10.0.0.1:7700 or [::1]:7700");
 const BAD_ID: ParseError = ParseError("a group's id is 1 to 16 hexadecimal digits, and not zero");
 const BAD_MEMBERS: ParseError = ParseError(
-    "a group has 1 to 9 members, different ones, separated by commas; a multicast address that they \
-     hear, too, follows after an @",
+    "a group has 1 to 9 members, different ones, separated by commas; a multicast address that \
+     they hear, too, follows after an @",
 );
 const BAD_MULTICAST: ParseError = ParseError(
     "a multicast address is IP:PORT with an IP from 224.0.0.0 to 239.255.255.255, as \

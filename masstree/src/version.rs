@@ -179,8 +179,8 @@ impl VersionWord {
 
 /// Waits for a lock, for twice as long each time. Two threads that put the same keys in order would
 /// meet in every border otherwise: who has waited is some borders behind, and catches up later. 20
-/// million keys each, medians of three lives in turn: 17.3 million puts a second, 14.0 with a first wait of a
-/// quarter, 11.4 of a 64th, 8.9 with waits of one length.
+/// million keys each, medians of three lives in turn: 17.3 million puts a second, 14.0 with a first
+/// wait of a quarter, 11.4 of a 64th, 8.9 with waits of one length.
 fn back_off(waits: &mut u32) {
     if *waits < 4 && !cfg!(loom) {
         (0..64 << *waits).for_each(|_| std::hint::spin_loop());

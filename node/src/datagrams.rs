@@ -29,8 +29,8 @@ impl Datagrams {
         Datagrams::over(UdpSocket::bind(address)?)
     }
 
-    /// A socket that hears a multicast address, as others on this machine may, through the interface
-    /// with the address `interface`; one of the system's choice if that is unspecified.
+    /// A socket that hears a multicast address, as others on this machine may, through the
+    /// interface with the address `interface`; one of the system's choice if that is unspecified.
     pub fn join(multicast: SocketAddrV4, interface: Ipv4Addr) -> io::Result<Datagrams> {
         let (kind, flags) = (net::SocketType::DGRAM, net::SocketFlags::CLOEXEC);
         let socket = net::socket_with(net::AddressFamily::INET, kind, flags, None)?;

@@ -129,7 +129,7 @@ impl<P: Plane> ControlPlane<P> {
 
     fn receive(&mut self, datagram: &Bytes, from: SocketAddr) -> Result<(), Error> {
         let group = match Control::decode(datagram) {
-            // Copies for the members are made where messages are stamped: it takes no multicast one.
+            // Copies for the members are made where messages are stamped: no multicast address.
             Ok(Control::Open { group, session, life, members, .. }) => {
                 match self.on_open(group, session, life, &members) {
                     Ok(true) => {}

@@ -1,6 +1,7 @@
 //! The end-host sequencer ([NOPaxos] 4.2.3): receives a batch, stamps it, sends it to the members
-//! one by one, or once where they hear a multicast address that can be sent to through the interface
-//! that it listens on. What cannot be sent is lost, as anywhere in the network, and counted.
+//! one by one, or once where they hear a multicast address that can be sent to through the
+//! interface that it listens on. What cannot be sent is lost, as anywhere in the network, and
+//! counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
