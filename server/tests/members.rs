@@ -13,7 +13,7 @@ use std::time::Duration;
 use oum::CONTROL_MAGIC;
 use resp::Value;
 use serde_json::json;
-use support::{Client, Group, Scratch, bulk, free_ports, ok, program};
+use support::{Client, Group, Scratch, bulk, controlled, free_ports, ok, program};
 
 /// Between the network and a replica: what is numbered passes unless it comes from the sequencer
 /// that the replicas are to be deaf to; what controllers say, and are told, always does.
@@ -80,15 +80,9 @@ impl Site {
         let all: Vec<String> = relayed.iter().map(|&port| at(port)).collect();
         let both: Vec<String> = sequencers.iter().map(|&port| at(port)).collect();
         let (members, both) = (format!("a1={}", all.join(",")), both.join(","));
-        let dir = scratch.0.join("controller");
-        let flags = ["controller", "--id", "0", "--peers", &controller, "--listen", &face];
-        let more = ["--sequencers", &both, "--group", &members, "--bootstrap", "--dir"];
-        let dir = dir.to_str().expect("text");
-        children.push(program("controller", &scratch, &[&flags[..], &more, &[dir]].concat()));
-        let flags = ["--order", "nopaxos", "--controllers", &controller, "--group", "a1"];
-        // On a busy machine sequencers are left for less, and one after the other.
-        let patient = ["--command-timeout-ms", "60000"];
-        let group = Group::ordered(replicas, durability, &[&flags[..], &patient].concat(), own);
+        let parts = [&controller, &face, &both, &members].map(String::as_str);
+        let (controller, group) = controlled(durability, &scratch, parts, own);
+        children.push(controller);
         Site { group, sequencers, face, deaf_to, _relays: relays, children, _scratch: scratch }
     }
 

@@ -15,7 +15,7 @@ use oum::Header;
 use resp::Value;
 use rustix::net;
 use serde_json::json;
-use support::{Group, PATIENCE, Scratch, bulk, free_ports, ok, program};
+use support::{Group, Scratch, bulk, command, controlled, free_ports, ok, program};
 
 /// A sequencer that is started again whenever it has ended.
 struct Kept {
@@ -105,24 +105,9 @@ impl Site {
         let own = &ports[5..];
         let members = own.iter().map(|&port| at(port)).collect::<Vec<_>>().join(",");
         let (both, created) = (format!("{first},{second}"), format!("a1={members}@{multicast}"));
-        let dir = scratch.0.join("controller");
-        let flags = ["controller", "--id", "0", "--peers", &controller, "--listen", &face];
-        let more = ["--sequencers", &both, "--group", &created, "--bootstrap", "--dir"];
-        let dir = [dir.to_str().expect("text")];
-        let child = program("controller", &scratch, &[&flags[..], &more, &dir].concat());
-        let flags = ["--order", "nopaxos", "--controllers", &controller, "--group", "a1"];
-        // On a busy machine sequencers are left for less, and one after the other.
-        let patient = ["--command-timeout-ms", "60000"];
-        let group = Group::ordered(replicas, "memory", &[&flags[..], &patient].concat(), own);
-        Site {
-            group,
-            face,
-            members,
-            multicast,
-            controller: child,
-            _sequencers: sequencers,
-            scratch,
-        }
+        let parts = [&controller, &face, &both, &created].map(String::as_str);
+        let (controller, group) = controlled("memory", &scratch, parts, own);
+        Site { group, face, members, multicast, controller, _sequencers: sequencers, scratch }
     }
 
     /// What the replicas and the others have said.
@@ -162,7 +147,7 @@ impl Site {
     fn alter(&self, multicast: Option<SocketAddrV4>) {
         let before = self.of(0, "session").as_u64().expect("a session");
         let at = multicast.map(|at| format!("@{at}")).unwrap_or_default();
-        let answer = self.command(&format!("alter a1 {}{at}", self.members));
+        let answer = command(&self.face, &format!("alter a1 {}{at}", self.members));
         assert!(answer.starts_with("group a1 "), "{answer}");
         let joined = json!(multicast.map(|at| at.to_string()));
         for id in 0..3 {
@@ -170,16 +155,6 @@ impl Site {
                 self.of(id, "joined") == joined && self.of(id, "session").as_u64() > Some(before)
             });
         }
-    }
-
-    fn command(&self, line: &str) -> String {
-        use std::io::{BufRead, BufReader, Write};
-        let mut stream = std::net::TcpStream::connect(&self.face).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        writeln!(stream, "{line}").expect("sent");
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("answered");
-        answer
     }
 
     fn program(&self, arguments: &[&str]) -> String {

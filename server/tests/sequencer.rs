@@ -3,8 +3,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,12 +180,7 @@ impl Site {
     }
 
     fn command(&self, controller: usize, line: &str) -> String {
-        let mut stream = TcpStream::connect(self.faces[controller]).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        writeln!(stream, "{line}").expect("sent");
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("answered");
-        answer.trim().to_owned()
+        support::command(&self.faces[controller].to_string(), line)
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, missing_docs)] // each test file uses a part
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -55,6 +55,36 @@ pub fn program(name: &str, scratch: &Scratch, flags: &[&str]) -> Child {
     command.args(flags).arg("--die-with-parent").arg(std::process::id().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.spawn().expect("the program starts")
+}
+
+/// Gives a controller's operator a line, and returns its answer.
+pub fn command(controller: &str, line: &str) -> String {
+    let mut stream = TcpStream::connect(controller).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    writeln!(stream, "{line}").expect("sent");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("answered");
+    answer.trim().to_owned()
+}
+
+/// A controller at `peer` with its `face` for operators, that has these sequencers and creates
+/// `created`, a group `a1` with its members' addresses; and that group's replicas.
+pub fn controlled(
+    durability: &'static str,
+    scratch: &Scratch,
+    [peer, face, sequencers, created]: [&str; 4],
+    own: &[u16],
+) -> (Child, Group) {
+    let dir = scratch.0.join("controller");
+    let flags = ["controller", "--id", "0", "--peers", peer, "--listen", face];
+    let more = ["--sequencers", sequencers, "--group", created, "--bootstrap", "--dir"];
+    let dir = dir.to_str().expect("text");
+    let controller = program("controller", scratch, &[&flags[..], &more, &[dir]].concat());
+    let flags = ["--order", "nopaxos", "--controllers", peer, "--group", "a1"];
+    // On a busy machine sequencers are left for less, and one after the other.
+    let patient = ["--command-timeout-ms", "60000"];
+    let flags = [&flags[..], &patient].concat();
+    (controller, Group::ordered(own.len(), durability, &flags, own))
 }
 
 /// A group of `serve` processes.
