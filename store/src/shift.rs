@@ -39,10 +39,13 @@ const FEWEST: u32 = 10;
 /// processor.
 const NO_HELP: u64 = 1250;
 /// Help that was no more than that in so many windows in a row was none. It is tried again after
-/// twice as many crowded windows, up to [`MOST`], unless it was some for at least [`LASTING`].
+/// twice as many crowded windows, up to [`MOST`], unless it was some for at least [`LASTING`] or
+/// the first thread has waited for more than so many thousandths of a window since: what comes
+/// after a lull may be another load.
 const TRIAL: u32 = 3;
 const LASTING: u32 = 50;
 const MOST: u32 = 160;
+const LULL: u64 = 500;
 /// The others take over when the first has not ended a round for so long, in microseconds.
 const STUCK: u64 = 10_000;
 /// How long a thread that stops waits for what is under way, in microseconds.
@@ -286,6 +289,9 @@ impl<F: Face<Service = Store>> Shift<'_, '_, F> {
             (all <= NO_HELP && !stuck, if gauge.trial { TRIAL } else { FEWEST })
         };
         gauge.windows += 1;
+        if self.together && waited > LULL {
+            gauge.patience = FEWEST;
+        }
         gauge.doubts = if wrong { gauge.doubts + 1 } else { 0 };
         if gauge.doubts < most {
             return;
