@@ -13,7 +13,7 @@ use std::time::Duration;
 use oum::{Header, Session};
 use sequencer::p4::{self, Host};
 use smr::GroupId;
-use suite::Site;
+use suite::{Ending, Site};
 use v1model::Switch;
 use v1model::syntax::{Expression, Statement};
 
@@ -231,11 +231,10 @@ fn the_switch_conforms() {
         let running = scope.spawn(|| plane.run(&cable.stop).expect("no error"));
         scope.spawn(|| cable.inward());
         scope.spawn(|| cable.outward());
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| suite::run(&site)));
-        cable.stop.store(true, Ordering::Relaxed);
-        let counts = running.join().expect("no panic");
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        counts
+        let ending = Ending(&cable.stop);
+        suite::run(&site);
+        drop(ending);
+        running.join().expect("no panic")
     });
     println!("{counts}");
     assert!(counts.stamped > 500 && counts.unreadable > 30, "{counts}");

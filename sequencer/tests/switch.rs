@@ -7,12 +7,12 @@ mod suite;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use sequencer::p4::{self, Ask, Host};
 use spaces::{Spaces, ip};
-use suite::Site;
+use suite::{Ending, Site};
 
 /// Behind the ports of the same numbers: the sequencer, three members, and whoever is outside.
 const HOSTS: [&str; 5] = ["sequencer", "member2", "member3", "member4", "outside"];
@@ -100,11 +100,10 @@ fn the_switch_conforms() {
     let stop = AtomicBool::new(false);
     let counts = std::thread::scope(|scope| {
         let running = scope.spawn(|| plane.run(&stop).expect("no error"));
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| suite::run(&site)));
-        stop.store(true, Ordering::Relaxed);
-        let counts = running.join().expect("no panic");
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        counts
+        let ending = Ending(&stop);
+        suite::run(&site);
+        drop(ending);
+        running.join().expect("no panic")
     });
     println!("{counts}");
     assert!(counts.stamped > 500 && counts.unreadable > 30, "{counts}");

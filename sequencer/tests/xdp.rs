@@ -8,7 +8,7 @@ mod suite;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
@@ -18,7 +18,7 @@ use sequencer::Counts;
 use sequencer::xdp::{Stamping, Xdp};
 use smr::GroupId;
 use spaces::{Spaces, ip};
-use suite::Site;
+use suite::{Ending, Site};
 
 const MEMBERS: usize = 3;
 const PORT: u16 = 7700;
@@ -97,11 +97,10 @@ impl Net {
                 xdp.run(stop).expect("no error")
             });
             is_ready.recv().expect("it starts");
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
-            stop.store(true, Ordering::Relaxed);
-            let counts = running.join().expect("no panic");
-            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            counts
+            let ending = Ending(stop);
+            what();
+            drop(ending);
+            running.join().expect("no panic")
         })
     }
 }

@@ -17,6 +17,8 @@ use rustix::net;
 use serde_json::json;
 use support::{Group, Scratch, bulk, command, controlled, free_ports, ok, program};
 
+const REPLICAS: usize = 3;
+
 /// A sequencer that is started again whenever it has ended.
 struct Kept {
     stop: Arc<AtomicBool>,
@@ -92,8 +94,8 @@ struct Site {
 }
 
 impl Site {
-    fn start(replicas: usize) -> Site {
-        let ports = free_ports(5 + replicas);
+    fn start() -> Site {
+        let ports = free_ports(5 + REPLICAS);
         let at = |port: u16| format!("127.0.0.1:{port}");
         let [first, second, controller, face] = [0, 1, 2, 3].map(|place| at(ports[place]));
         let scratch = Arc::new(Scratch::new());
@@ -124,10 +126,10 @@ impl Site {
 
     /// Writes through every replica, and reads through every other one.
     fn serves(&self, round: &str) {
-        for id in 0..3 {
+        for id in 0..REPLICAS {
             let set = self.group.client(id).call(&format!("SET key{id} {round}"));
             assert_eq!(set, ok(), "{}", self.logs());
-            for other in 0..3 {
+            for other in 0..REPLICAS {
                 let got = self.group.client(other).call(&format!("GET key{id}"));
                 assert_eq!(got, bulk(round), "{}", self.logs());
             }
@@ -184,7 +186,7 @@ fn a_group_with_a_multicast_address_survives_its_sequencers() {
     if !can_multicast("a_group_with_a_multicast_address_survives_its_sequencers") {
         return;
     }
-    let site = Site::start(3);
+    let site = Site::start();
     let spy = join(site.multicast).expect("joined");
     site.serves("first");
     let header = hears(&spy);
@@ -217,7 +219,7 @@ fn the_multicast_address_changes_while_the_group_serves() {
     if !can_multicast("the_multicast_address_changes_while_the_group_serves") {
         return;
     }
-    let mut site = Site::start(3);
+    let mut site = Site::start();
     let spy = join(site.multicast).expect("joined");
     site.serves("at-the-first");
     // A replica that does not count hears what the others do.

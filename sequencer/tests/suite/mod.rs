@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -48,6 +49,16 @@ pub fn run(site: &Site) {
         let start = Instant::now();
         check(site);
         println!("  {name}: {:.0?}", start.elapsed());
+    }
+}
+
+/// Tells a sequencer to end when it is dropped, by a panic, too.
+#[allow(dead_code)] // one of the tests has another way
+pub struct Ending<'a>(pub &'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
