@@ -101,6 +101,7 @@ pub fn run(
         let data = EventData::new_u64(index as u64);
         epoll::add(&epoll, &*client.session(), data, EventFlags::IN)?;
     }
+    let has_room = |client: &mut Client| client.session().outstanding() < load.outstanding;
     let start = Instant::now();
     let mut source = Source::new(load, clients.len(), start);
     let mut tally = Tally::default();
@@ -134,7 +135,7 @@ pub fn run(
                 tally.elapsed = start.elapsed();
             }
             open = open && start.elapsed() < load.duration;
-            while open && client.session().outstanding() < load.outstanding && source.is_due() {
+            while open && has_room(client) && source.is_due() {
                 if let Err(error) = source.submit(index, client) {
                     failed(index, error);
                     open = false;
@@ -143,9 +144,13 @@ pub fn run(
             client.session().send();
         }
         open = open && start.elapsed() < load.duration;
-        search::wait(&epoll, source.pause(), &mut events)?;
+        // What is due while nobody has room waits for an answer: looking for one without a pause
+        // would take a processor from who makes it.
+        let may_submit = open && load.rate.is_some() && clients.iter_mut().any(has_room);
+        let pause = if may_submit { source.pause() } else { LONGEST_SLEEP };
+        search::wait(&epoll, pause, &mut events)?;
         ready.extend(events.iter().map(|event| event.data.u64() as usize));
-        if swept.elapsed() >= LONGEST_SLEEP || (load.rate.is_some() && source.is_due()) {
+        if swept.elapsed() >= LONGEST_SLEEP || (may_submit && source.is_due()) {
             swept = Instant::now();
             ready.clear();
             ready.extend(0..clients.len());
@@ -187,9 +192,6 @@ impl Source<'_> {
 
     /// How long nothing is due.
     fn pause(&self) -> Duration {
-        if self.load.rate.is_none() {
-            return LONGEST_SLEEP;
-        }
         self.due().saturating_sub(self.start.elapsed()).min(LONGEST_SLEEP)
     }
 
