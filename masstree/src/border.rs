@@ -323,8 +323,8 @@ impl<'g> Locked<'g, Border> {
     }
 
     /// Makes room, in a node that has none yet, for the suffixes that need it.
-    pub(crate) fn reserve_suffixes(&self, entries: &[Entry<'_>]) {
-        let lengths = entries.iter().map(|entry| entry.suffix.as_bytes().len());
+    pub(crate) fn reserve_suffixes<'a>(&self, entries: impl Iterator<Item = Entry<'a>>) {
+        let lengths = entries.map(|entry| entry.suffix.as_bytes().len());
         let total: usize = lengths.filter(|len| *len > TINY_MAX).sum();
         if total > 0 {
             self.suffixes.store(Some(Suffixes::with_room_for(total)));

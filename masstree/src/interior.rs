@@ -105,7 +105,9 @@ impl Interior {
 impl<'g> Locked<'g, Interior> {
     /// The place of a child that is known to be here.
     pub(crate) fn index_of(&self, child: Ref<'_, Node>, guard: &Guard) -> usize {
+        // From the end, for ascending inserts.
         (0..=self.nkeys())
+            .rev()
             .find(|&index| self.child(index, guard).is_some_and(|c| c == child))
             .expect("a locked parent holds its child")
     }

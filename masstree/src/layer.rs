@@ -56,7 +56,7 @@ fn entry_of<'k>(keys: &mut [Key<'k>]) -> Entry<'k> {
 /// A layer of one border with the given keys.
 fn layer_of<'g>(entries: &[Entry<'_>], guard: &Guard) -> Ref<'g, Node> {
     let border: Locked<'g, Border> = Border::new_locked(0, true);
-    border.reserve_suffixes(entries);
+    border.reserve_suffixes(entries.iter().copied());
     for (index, entry) in entries.iter().enumerate() {
         border.insert(index, *entry, guard);
     }

@@ -1,6 +1,6 @@
 //! Splits ([Mao] figure 3-5).
 
-use std::array;
+use std::cmp::Ordering;
 
 use crate::{
     border::{Border, Entry},
@@ -19,23 +19,20 @@ pub(crate) fn split_insert<'g>(
     guard: &'g Guard,
 ) {
     let permutation = left.permutation();
-    let all: [Entry<'_>; WIDTH + 1] = array::from_fn(|i| {
-        let old = match i {
-            _ if i < index => i,
-            _ if i == index => return entry,
-            _ => i - 1,
-        };
-        left.entry(permutation.slot(old), guard)
-    });
+    let all = |i: usize| match i.cmp(&index) {
+        Ordering::Less => left.entry(permutation.slot(i), guard),
+        Ordering::Equal => entry,
+        Ordering::Greater => left.entry(permutation.slot(i - 1), guard),
+    };
     let rightmost = left.next.is_none();
-    let boundary = boundary(&all, index, rightmost);
+    let boundary = boundary(|i| all(i).at.slice, index, rightmost);
     left.word().mark_splitting();
 
-    let right = Border::new_locked(all[boundary].at.slice, false);
+    let right = Border::new_locked(all(boundary).at.slice, false);
     right.word().mark_splitting();
-    right.reserve_suffixes(&all[boundary..]);
-    for (i, moved) in all[boundary..].iter().enumerate() {
-        right.insert(i, *moved, guard);
+    right.reserve_suffixes((boundary..=WIDTH).map(all));
+    for (i, moved) in (boundary..=WIDTH).map(all).enumerate() {
+        right.insert(i, moved, guard);
     }
     if index < boundary {
         left.truncate(boundary - 1);
@@ -51,13 +48,13 @@ pub(crate) fn split_insert<'g>(
 
 /// How many of the entries stay left: about half, but keys with the same slice stay together, and
 /// a node that is filled in ascending order stays full ([Mao] 3.1.3).
-fn boundary(all: &[Entry<'_>; WIDTH + 1], index: usize, rightmost: bool) -> usize {
-    let divides = |i: usize| all[i - 1].at.slice != all[i].at.slice;
+fn boundary(slice: impl Fn(usize) -> u64, index: usize, rightmost: bool) -> usize {
+    let divides = |i: usize| slice(i - 1) != slice(i);
     if rightmost && index == WIDTH && divides(WIDTH) {
         return WIDTH;
     }
-    let middle = all.len() / 2;
-    (1..all.len())
+    let middle = WIDTH.div_ceil(2);
+    (1..=WIDTH)
         .filter(|&i| divides(i))
         .min_by_key(|&i| i.abs_diff(middle))
         .expect("at most ten keys share a slice")
