@@ -13,7 +13,7 @@ use std::array;
 use crate::{
     field::{Byte, Link, Ref, Word},
     guard::Guard,
-    node::{Locked, Node},
+    node::{Locked, Node, prefetch_for_write},
     slab::Size,
 };
 
@@ -82,6 +82,14 @@ impl Interior {
 
     pub(crate) fn is_full(&self) -> bool {
         self.nkeys() == WIDTH
+    }
+
+    /// Fetches what is written to by an insert behind the last child.
+    pub(crate) fn prefetch_end(&self) {
+        let nkeys = self.nkeys();
+        prefetch_for_write(self);
+        prefetch_for_write(self.keyslice.as_ptr().wrapping_add(nkeys));
+        prefetch_for_write(self.child.as_ptr().wrapping_add(nkeys + 1));
     }
 
     /// The child that leads to `slice`. Linear, as in [Mao] 3.1.8, first in strides. Counting all

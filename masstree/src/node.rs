@@ -88,6 +88,19 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
+/// Fetches a cache line to be written to, away from where others read it. Any address will do.
+#[inline(always)]
+pub(crate) fn prefetch_for_write<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect on memory, whatever the address; processors that do not know
+    // this one pass over it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    prefetch(address);
+}
+
 impl<'g> Ref<'g, Node> {
     /// The node as the border node that its version says it is.
     pub(crate) fn border(self) -> Ref<'g, Border> {
@@ -159,6 +172,13 @@ impl<'g, T: HasNode> Locked<'g, T> {
 
     pub(crate) fn word(&self) -> &'g VersionWord {
         &self.0.node().get().version
+    }
+
+    /// Fetches what an insert into the parent writes to, if it comes at its end.
+    pub(crate) fn expect_parent_insert(&self, guard: &'g Guard) {
+        if let Some(parent) = self.0.node().get().parent.load(guard) {
+            parent.get().prefetch_end();
+        }
     }
 
     /// The node's parent, locked (`lockedparent`), or none for a root.

@@ -18,6 +18,7 @@ pub(crate) fn split_insert<'g>(
     entry: Entry<'_>,
     guard: &'g Guard,
 ) {
+    left.expect_parent_insert(guard);
     let permutation = left.permutation();
     let all = |i: usize| match i.cmp(&index) {
         Ordering::Less => left.entry(permutation.slot(i), guard),
