@@ -1,7 +1,5 @@
 //! Splits ([Mao] figure 3-5).
 
-use std::cmp::Ordering;
-
 use crate::{
     border::{Border, Entry},
     guard::Guard,
@@ -20,16 +18,14 @@ pub(crate) fn split_insert<'g>(
 ) {
     left.expect_parent_insert(guard);
     let permutation = left.permutation();
-    let all = |i: usize| match i.cmp(&index) {
-        Ordering::Less => left.entry(permutation.slot(i), guard),
-        Ordering::Equal => entry,
-        Ordering::Greater => left.entry(permutation.slot(i - 1), guard),
-    };
+    let slot = |i: usize| permutation.slot(if i < index { i } else { i - 1 });
+    let all = |i: usize| if i == index { entry } else { left.entry(slot(i), guard) };
+    let slice = |i: usize| if i == index { entry.at.slice } else { left.slice(slot(i)) };
     let rightmost = left.next.is_none();
-    let boundary = boundary(|i| all(i).at.slice, index, rightmost);
+    let boundary = boundary(&slice, index, rightmost);
     left.word().mark_splitting();
 
-    let right = Border::new_locked(all(boundary).at.slice, false);
+    let right = Border::new_locked(slice(boundary), false);
     right.word().mark_splitting();
     right.reserve_suffixes((boundary..=WIDTH).map(all));
     for (i, moved) in (boundary..=WIDTH).map(all).enumerate() {
