@@ -22,7 +22,7 @@ pub(crate) fn split_insert<'g>(
     let all = |i: usize| if i == index { entry } else { left.entry(slot(i), guard) };
     let slice = |i: usize| if i == index { entry.at.slice } else { left.slice(slot(i)) };
     let rightmost = left.next.is_none();
-    let boundary = boundary(&slice, index, rightmost);
+    let boundary = boundary(slice, index, rightmost);
     left.word().mark_splitting();
 
     let right = Border::new_locked(slice(boundary), false);
