@@ -135,7 +135,7 @@ impl<'g> Locked<'g, Interior> {
     }
 
     /// Inserts `right` after the child at `index` of a full node, moving the upper half to a new
-    /// sibling; of the last node of a level that is filled in ascending order the upper two
+    /// sibling; of a node that is filled in ascending order, as it seems, the upper two
     /// children only, so that nodes stay full ([Mao] 3.1.3 has this for borders). Returns the
     /// sibling, locked and marked, and the slice that separates the two. The node is marked
     /// splitting.

@@ -34,6 +34,12 @@ impl Permutation {
         ((self.0 >> (4 * index + 4)) & 0xF) as usize
     }
 
+    /// Whether, of a full node from which none was removed since it was made, the two newest keys
+    /// are the ones before `index`, in order: a new node takes its slots one after the other.
+    pub(crate) fn newest_end_at(self, index: usize) -> bool {
+        index >= 2 && self.slot(index - 1) == WIDTH - 1 && self.slot(index - 2) == WIDTH - 2
+    }
+
     /// Whether a slot holds a key.
     pub(crate) fn has(self, slot: usize) -> bool {
         const ONES: u64 = 0x0111_1111_1111_1111;

@@ -21,8 +21,10 @@ pub(crate) fn split_insert<'g>(
     let slot = |i: usize| permutation.slot(if i < index { i } else { i - 1 });
     let all = |i: usize| if i == index { entry } else { left.entry(slot(i), guard) };
     let slice = |i: usize| if i == index { entry.at.slice } else { left.slice(slot(i)) };
-    let rightmost = left.next.is_none();
-    let boundary = boundary(slice, index, rightmost);
+    // Behind keys that are put in order there may be others, of another range.
+    let last = index == WIDTH && left.next.is_none();
+    let ascending = last || permutation.newest_end_at(index);
+    let boundary = boundary(slice, index, ascending);
     left.word().mark_splitting();
 
     let right = Border::new_locked(slice(boundary), false);
@@ -40,15 +42,17 @@ pub(crate) fn split_insert<'g>(
     link_right_of(&left, &right, guard);
     hook::reach(Point::SplitLinked);
     let lowkey = right.lowkey;
-    ascend(left.into_node(), lowkey, right.into_node(), rightmost, guard);
+    ascend(left.into_node(), lowkey, right.into_node(), ascending, guard);
 }
 
-/// How many of the entries stay left: about half, but keys with the same slice stay together, and
-/// a node that is filled in ascending order stays full ([Mao] 3.1.3).
-fn boundary(slice: impl Fn(usize) -> u64, index: usize, rightmost: bool) -> usize {
+/// How many of the entries stay left: about half, but keys with the same slice stay together. A node
+/// that is filled in ascending order stays full ([Mao] 3.1.3, there for the last one); what lies
+/// behind the new key leaves it first.
+fn boundary(slice: impl Fn(usize) -> u64, index: usize, ascending: bool) -> usize {
     let divides = |i: usize| slice(i - 1) != slice(i);
-    if rightmost && index == WIDTH && divides(WIDTH) {
-        return WIDTH;
+    let full = WIDTH.min(index + 1);
+    if ascending && divides(full) {
+        return full;
     }
     let middle = WIDTH.div_ceil(2);
     (1..=WIDTH)
@@ -71,12 +75,12 @@ fn link_right_of(left: &Locked<'_, Border>, right: &Locked<'_, Border>, guard: &
 }
 
 /// Inserts `right`, which leads on from `slice`, into the parent of `left`, splitting upward as
-/// needed. `rightmost`: it is the last of its level.
+/// needed. `ascending`: keys seem to be put in order.
 fn ascend<'g>(
     mut left: Locked<'g, Node>,
     mut slice: u64,
     mut right: Locked<'g, Node>,
-    rightmost: bool,
+    ascending: bool,
     guard: &'g Guard,
 ) {
     loop {
@@ -95,7 +99,7 @@ fn ascend<'g>(
         }
         parent.word().mark_splitting();
         drop(left);
-        let (sibling, middle) = parent.split_insert(index, slice, right.as_ref(), rightmost, guard);
+        let (sibling, middle) = parent.split_insert(index, slice, right.as_ref(), ascending, guard);
         slice = middle;
         left = parent.into_node();
         right = sibling.into_node();

@@ -337,6 +337,22 @@ fn grows_and_shrinks() {
 }
 
 #[test]
+fn ranges_that_are_put_in_order_side_by_side_fill_nodes() {
+    const N: u64 = 20_000;
+    let mut tree = Tree::new();
+    let guard = pin();
+    for i in 0..N {
+        for range in 0..4 {
+            tree.put(&(range * N + i).to_be_bytes(), Arc::new(i), &guard);
+        }
+    }
+    drop(guard);
+    let shape = tree.check();
+    assert_eq!(shape.keys as u64, 4 * N);
+    assert!(shape.borders as u64 <= 4 * N / 15 + 20, "{shape:?}");
+}
+
+#[test]
 fn longest_keys_share_all_but_the_last_byte() {
     let mut tree = Tree::new();
     let guard = pin();
