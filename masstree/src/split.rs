@@ -45,9 +45,9 @@ pub(crate) fn split_insert<'g>(
     ascend(left.into_node(), lowkey, right.into_node(), ascending, guard);
 }
 
-/// How many of the entries stay left: about half, but keys with the same slice stay together. A node
-/// that is filled in ascending order stays full ([Mao] 3.1.3, there for the last one); what lies
-/// behind the new key leaves it first.
+/// How many of the entries stay left: about half, but keys with the same slice stay together. A
+/// node that is filled in ascending order stays full ([Mao] 3.1.3, there for the last one); what
+/// lies behind the new key leaves it first.
 fn boundary(slice: impl Fn(usize) -> u64, index: usize, ascending: bool) -> usize {
     let divides = |i: usize| slice(i - 1) != slice(i);
     let full = WIDTH.min(index + 1);
